@@ -1,0 +1,35 @@
+"""Shoal trains groups of reinforcement-learning agents that learn together."""
+
+from shoal.envs.make import make, register
+from shoal.learners.ppo import PPOConfig, ppo
+from shoal.networks import actor_critic
+from shoal.train import Report, TrainConfig, train
+from shoal.types import (
+    Box,
+    Discrete,
+    EnvSpec,
+    JaxEnv,
+    MultiBinary,
+    MultiDiscrete,
+    ShoalError,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Box",
+    "Discrete",
+    "EnvSpec",
+    "JaxEnv",
+    "MultiBinary",
+    "MultiDiscrete",
+    "PPOConfig",
+    "Report",
+    "ShoalError",
+    "TrainConfig",
+    "actor_critic",
+    "make",
+    "ppo",
+    "register",
+    "train",
+]

@@ -1,0 +1,326 @@
+"""The command: shoal train | eval | play | plot | envs."""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from shoal.types import ShoalError
+
+USAGE = """\
+usage: shoal COMMAND ...
+
+  shoal train ENV [--algo ppo] [--steps N] [--learners L] [--seed S] [--out DIR] [--clobber] [--config FILE]
+  shoal eval RUN [--episodes 100] [--learner best|mean|all|K] [--json]
+  shoal play RUN [--learner best] [--gif FILE] [--mp4 FILE] [--human]
+  shoal plot RUN [RUN ...] [--out DIR]
+  shoal envs [PATTERN]
+
+`shoal COMMAND --help` says more; `shoal train ENV --help` shows the settings for that environment.
+"""
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Play whole episodes greedily and print their returns."""
+
+    run: tyro.conf.Positional[Path]
+    """A run's folder."""
+    episodes: int = 100
+    """Episodes per learner, each from its own start."""
+    learner: str = "all"
+    """best, mean (the average of all learners' parameters), all, or a number."""
+    checkpoint: Literal["latest", "best"] = "latest"
+    """Which checkpoint to load."""
+    seed: int = 0
+    """Decides the episodes' starts; never those seen in training."""
+    json: bool = False
+    """Print one JSON list instead of a table."""
+
+
+@dataclass(frozen=True)
+class Play:
+    """Watch a trained learner: as a GIF, an MP4 or in a window."""
+
+    run: tyro.conf.Positional[Path]
+    """A run's folder."""
+    learner: str = "best"
+    """best, mean, or a number."""
+    gif: Path | None = None
+    """Write a GIF; the default when nothing else is asked for, into RUN/videos."""
+    mp4: Path | None = None
+    """Write an MP4."""
+    human: bool = False
+    """Show a window."""
+    steps: int = 1000
+    """Stop after so many steps, if the episode has not ended before."""
+    fps: int = 30
+    """Frames per second."""
+    seed: int = 0
+    """Decides the episode's start."""
+    checkpoint: Literal["latest", "best"] = "latest"
+    """Which checkpoint to load."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Draw learning curves; several runs make one comparison."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of runs."""
+    out: Path | None = None
+    """Where to put the pictures; each run's plots/ unless given."""
+
+
+@dataclass(frozen=True)
+class Envs:
+    """List environments and what they run on."""
+
+    pattern: tyro.conf.Positional[str] = ""
+    """Part of a name, or a shell pattern."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a run goes and how it begins."""
+
+    out: Path | None = None
+    """The run's folder; a function of the settings unless given."""
+    clobber: bool = False
+    """Start over, removing the run that is there."""
+    preset: bool = True
+    """Begin from the environment's preset, where there is one."""
+    debug: bool = False
+    """Show the whole traceback of an error."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; mistakes of the user are one line and exit code 2."""
+    arguments = sys.argv[1:] if argv is None else argv
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": train,
+        "eval": evaluate,
+        "play": play,
+        "plot": plot,
+        "envs": envs,
+    }
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"shoal {version('shoal')}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in commands:
+        return _complain(f"unknown command {name!r}; choose from {', '.join(commands)}")
+    warnings.showwarning = lambda message, *_, **__: print(f"shoal: warning: {message}", file=sys.stderr)
+    try:
+        return commands[name](rest)
+    except ShoalError as error:
+        if "--debug" in rest:
+            raise
+        print(error.traceback_text, file=sys.stderr, end="")
+        return _complain(str(error))
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def train(arguments: list[str]) -> int:
+    """Train, or go on training, before the user's eyes."""
+    config, output = parse_train(arguments)
+    _remember_compilations()
+    from shoal.runs import session, show
+
+    opened = session.open_session(config, output.out, output.clobber)
+    with session.stop_signals() as caught, show.progress(opened) as bar:
+        report = None
+        reports = session.watch(opened)
+        for report in reports:
+            bar.update(report)
+            if caught:
+                break
+        reports.close()
+    if report is None:
+        show.nothing_to_do(opened)
+        return 0
+    finished = session.finish(opened, report, interrupted=report.iteration < config.num_iterations)
+    show.ending(finished, opened)
+    return 130 if finished.interrupted else 0
+
+
+def parse_train(arguments: list[str]):
+    """The configuration: a flag beats the file, the file beats the preset, the preset the default."""
+    from shoal.runs.config import from_settings, preset_settings, read_settings
+    from shoal.train import TrainConfig
+
+    first = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    flags = arguments[1:] if first else arguments
+    file, flags = _take(flags, "--config")
+    algo, flags = _take(flags, "--algo")
+    options, flags = _take_options(flags)
+    settings = read_settings(Path(file)) if file else {}
+    wants_help = any(flag in ("-h", "--help") for flag in flags)
+    env = first or settings.get("env") or ("CartPole-v1" if wants_help else None)
+    if env is None:
+        raise ShoalError("which environment? e.g. shoal train CartPole-v1 (shoal envs lists them)")
+    algo = algo or settings.get("algo", "ppo")
+    settings = ({} if "--no-preset" in flags or file else preset_settings(env, algo)) | settings
+    options = settings.get("env_options", {}) | options
+    default = from_settings(settings | {"env": env, "algo": algo, "env_options": options})
+
+    @dataclass(frozen=True)
+    class Train:
+        run: TrainConfig = field(default_factory=lambda: default)
+        output: Output = field(default_factory=Output)
+
+    parsed = tyro.cli(
+        Train,
+        prog="shoal train ENV",
+        description="Train on an environment. The same command again resumes where it stopped. Beside the "
+        "options below: --config FILE takes settings from a file (RUN/config.yaml, say), --env-options "
+        "NAME=VALUE ... hands options to the environment's constructor.",
+        args=_whole_numbers(flags),
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    return parsed.run, parsed.output
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Print the greedy returns of a run's learners."""
+    options = _parse(Eval, "eval", arguments)
+    if options.episodes < 1:
+        raise ShoalError(f"episodes must be at least 1, not {options.episodes}")
+    _remember_compilations()
+    from shoal.evaluate import evaluate, summarise
+    from shoal.runs import session, show
+
+    opened = session.open_run(options.run, options.checkpoint)
+    names, cohort = session.choose(opened, options.learner)
+    returns, lengths = evaluate(opened.recipe, opened.learner, cohort, options.episodes, options.seed)
+    rows = [summarise(*row) for row in zip(names, returns, lengths, strict=True)]
+    if options.json:
+        print(json.dumps([row._asdict() for row in rows], indent=1))
+    else:
+        show.evaluations(rows)
+    return 0
+
+
+def play(arguments: list[str]) -> int:
+    """Write or show one episode."""
+    options = _parse(Play, "play", arguments)
+    _remember_compilations()
+    from shoal.evaluate import episode
+    from shoal.runs import session, show
+    from shoal.runs.video import write_video
+
+    opened = session.open_run(options.run, options.checkpoint)
+    (name, *more), cohort = session.choose(opened, options.learner)
+    if more:
+        raise ShoalError("one learner at a time: --learner best, mean or a number")
+    frames, total = [], 0.0
+    for frame, reward in episode(opened.recipe, opened.learner, cohort, options.seed, options.steps):
+        frames.append(frame)
+        total += reward
+    default = None if options.mp4 or options.human else options.run / "videos" / f"learner_{name}.gif"
+    for path in (options.gif or default, options.mp4):
+        if path is not None:
+            print(f"wrote {write_video(frames, path, options.fps)}")
+    print(f"learner {name}: return {total:.1f} in {len(frames) - 1} steps")
+    if options.human:
+        show.window(frames, options.fps)
+    return 0
+
+
+def plot(arguments: list[str]) -> int:
+    """Draw learning curves."""
+    options = _parse(Plot, "plot", arguments)
+    if not options.runs:
+        raise ShoalError("which run? e.g. shoal plot runs/CartPole-v1__ppo__s1")
+    from shoal.runs.plot import plot
+
+    for path in plot(list(options.runs), options.out):
+        print(path)
+    return 0
+
+
+def envs(arguments: list[str]) -> int:
+    """List environments."""
+    options = _parse(Envs, "envs", arguments)
+    from shoal.envs.make import list_environments
+
+    found = list_environments(options.pattern or None)
+    if not found:
+        raise ShoalError(f"no environment matches {options.pattern!r}; shoal envs lists them all")
+    for name, backend in found:
+        print(f"{name:<48} {backend}")
+    return 0
+
+
+def _parse(command: type, name: str, arguments: list[str]):
+    return tyro.cli(command, prog=f"shoal {name}", args=arguments)
+
+
+def _take(flags: list[str], name: str) -> tuple[str | None, list[str]]:
+    """The value after a flag (or behind its `=`), and the flags without it."""
+    for index, flag in enumerate(flags):
+        if flag.startswith(f"{name}="):
+            return flag.removeprefix(f"{name}="), flags[:index] + flags[index + 1 :]
+        if flag == name:
+            if index + 1 == len(flags):
+                raise ShoalError(f"{name} needs a value")
+            return flags[index + 1], flags[:index] + flags[index + 2 :]
+    return None, flags
+
+
+def _take_options(flags: list[str]) -> tuple[dict, list[str]]:
+    """NAME=VALUE pairs after --env-options, values read as yaml, and the flags without them."""
+    import yaml
+
+    if "--env-options" not in flags:
+        return {}, flags
+    start = flags.index("--env-options")
+    end = next((i for i in range(start + 1, len(flags)) if flags[i].startswith("--")), len(flags))
+    pairs = [pair.partition("=") for pair in flags[start + 1 : end]]
+    if not pairs or any(not equals for _, equals, _ in pairs):
+        raise ShoalError("--env-options takes NAME=VALUE pairs, e.g. --env-options num_levels=200")
+    return {name: yaml.safe_load(value) for name, _, value in pairs}, flags[:start] + flags[end:]
+
+
+def _whole_numbers(flags: list[str]) -> list[str]:
+    """1e6 as 1000000 after --steps, as everybody writes it."""
+    value, rest = _take(flags, "--steps")
+    try:
+        return rest if value is None else [*rest, "--steps", str(int(float(value)))]
+    except (ValueError, OverflowError):
+        return flags
+
+
+def _remember_compilations() -> None:
+    """Keep compiled programs in the user's cache, so that the second run of a kind starts at once."""
+    import os
+
+    import jax
+
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(home / "shoal" / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def _complain(message: str) -> int:
+    print(f"shoal: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

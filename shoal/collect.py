@@ -1,0 +1,106 @@
+"""Collection: one scan, every environment, every learner of a device at once."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from shoal import trees
+from shoal.types import Env, Learner, LearnerState, Rollout, TimeStep, Tree
+
+WINDOW = 100
+"""Finished episodes over which scores are averaged."""
+
+
+class Episodes(NamedTuple):
+    """Raw scores, per learner: episodes under way, and the last `WINDOW` finished ones."""
+
+    running_return: Array  # (L, E)
+    running_length: Array  # (L, E) int32
+    returns: Array  # (L, WINDOW), NaN until an episode has filled the place
+    lengths: Array  # (L, WINDOW)
+    finished: Array  # (L,) int32, how many so far
+
+
+class Worlds(NamedTuple):
+    """Where every environment stands: its own state, the last time step, the scores."""
+
+    state: Tree
+    step: TimeStep  # (L, E)
+    episodes: Episodes
+
+
+def begin(env: Env, keys: Array, params: Tree) -> Worlds:
+    """Reset every environment. keys (L, E); params (L, E) per leaf."""
+    num_learners, num_envs = keys.shape
+    state, step = env.reset(keys.reshape(-1), trees.merge_axes(params))
+    episodes = Episodes(
+        running_return=jnp.zeros((num_learners, num_envs)),
+        running_length=jnp.zeros((num_learners, num_envs), jnp.int32),
+        returns=jnp.full((num_learners, WINDOW), jnp.nan),
+        lengths=jnp.full((num_learners, WINDOW), jnp.nan),
+        finished=jnp.zeros(num_learners, jnp.int32),
+    )
+    return Worlds(state, trees.split_axis(step, num_learners), episodes)
+
+
+def collect(
+    env: Env, learner: Learner, num_steps: int, keys: Array, cohort: LearnerState, worlds: Worlds
+) -> tuple[Worlds, LearnerState, Rollout]:
+    """Let every learner act for `num_steps` steps in its environments.
+
+    keys (L,). Returns rollouts time-major, (T, L, E, ...), with `last_obs` (L, E, ...).
+    """
+    num_learners, num_envs = worlds.step.reward.shape
+    key_act, key_env = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+    noise = jax.vmap(lambda key: learner.draw(key, (num_steps, num_envs)), out_axes=1)(
+        key_act
+    )  # (T, L, E, ...)
+    row_keys = jax.vmap(lambda key: jax.random.split(key, num_envs))(key_env).reshape(-1)
+    chance = env.draw(row_keys, worlds.state, num_steps)  # (T, N, ...)
+
+    def advance(carry, randomness):
+        memory, state, obs, running = carry
+        noise, chance = randomness
+        action, memory = jax.vmap(learner.act)(cohort._replace(memory=memory), obs, noise)
+        state, rows = env.step(state, trees.merge_axes(action), chance)
+        step = trees.split_axis(rows, num_learners)
+        running, finished = score(running, step)
+        seen = Rollout(obs, action, step.reward, step.terminated, step.truncated, step.valid, ())
+        return (memory, state, step.obs, running), (seen, finished)
+
+    episodes = worlds.episodes
+    running = (episodes.running_return, episodes.running_length)
+    start = (cohort.memory, worlds.state, worlds.step.obs, running)
+    (memory, state, obs, running), (rollout, finished) = jax.lax.scan(advance, start, (noise, chance))
+    ring = (episodes.returns, episodes.lengths, episodes.finished)
+    ring = jax.vmap(remember, in_axes=(0, 1))(ring, finished)
+    last = worlds.step._replace(obs=obs)
+    worlds = Worlds(state, last, Episodes(*running, *ring))
+    return worlds, cohort._replace(memory=memory), rollout._replace(last_obs=obs)
+
+
+def score(
+    running: tuple[Array, Array], step: TimeStep
+) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+    """Add a step to the running returns and lengths; where an episode ends, hand them over."""
+    total, length = running
+    total = total + jnp.where(step.valid, step.info["raw_reward"], 0.0)
+    length = length + step.valid
+    over = step.info["episode_over"] & step.valid
+    return (jnp.where(over, 0.0, total), jnp.where(over, 0, length)), (over, total, length)
+
+
+def remember(
+    ring: tuple[Array, Array, Array], finished: tuple[Array, Array, Array]
+) -> tuple[Array, Array, Array]:
+    """Write a rollout's finished episodes, (T, E), into one learner's ring of the last `WINDOW`."""
+    returns, lengths, count = ring
+    over, total, length = (x.reshape(-1) for x in finished)
+    place = count + jnp.cumsum(over)  # counted from 1
+    end = place[-1]
+    kept = over & (place > end - WINDOW)  # so that no place is written twice
+    place = jnp.where(kept, (place - 1) % WINDOW, WINDOW)
+    returns = returns.at[place].set(total, mode="drop")
+    return returns, lengths.at[place].set(length.astype(jnp.float32), mode="drop"), end

@@ -1,0 +1,89 @@
+"""CartPole-v1: push a cart left or right so that the pole on it stays up."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shoal.envs.builtin.render import picture
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv
+
+
+class CartPoleParams(NamedTuple):
+    """Physical parameters, in SI units."""
+
+    gravity: float = 9.8
+    mass_cart: float = 1.0
+    mass_pole: float = 0.1
+    length: float = 0.5  # from the axle to the pole's centre: half the pole
+    force: float = 10.0
+    time_step: float = 0.02
+    max_position: float = 2.4
+    max_angle: float = 12 * np.pi / 180
+
+
+class CartPoleState(NamedTuple):
+    """Where the cart and the pole are; every field is ()."""
+
+    x: Array
+    x_dot: Array
+    theta: Array  # 0 is upright
+    theta_dot: Array
+
+
+def reset(key: Array, params: CartPoleParams) -> CartPoleState:
+    """x, x', theta, theta' uniform in [-0.05, 0.05]."""
+    return CartPoleState(*jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05))
+
+
+def step(
+    key: Array, state: CartPoleState, action: Array, params: CartPoleParams
+) -> tuple[CartPoleState, Array, Array]:
+    """One explicit Euler step of Florian's cart-pole, reward 1, the last step's included.
+
+    f       = (F + m_p l theta'^2 sin theta) / m
+    theta'' = (g sin theta - f cos theta) / (l (4/3 - m_p cos^2 theta / m))
+    x''     = f - m_p l theta'' cos theta / m                    (m = m_cart + m_pole)
+
+    Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
+    """
+    x, x_dot, theta, theta_dot = state
+    g, m_cart, m_pole, length, force, dt, max_position, max_angle = params
+    cos, sin = jnp.cos(theta), jnp.sin(theta)
+    m = m_cart + m_pole
+    f = (jnp.where(action == 1, force, -force) + m_pole * length * theta_dot**2 * sin) / m
+    theta_acc = (g * sin - f * cos) / (length * (4 / 3 - m_pole * cos**2 / m))
+    x_acc = f - m_pole * length * theta_acc * cos / m
+    state = CartPoleState(
+        x + dt * x_dot, x_dot + dt * x_acc, theta + dt * theta_dot, theta_dot + dt * theta_acc
+    )
+    terminated = (jnp.abs(state.x) > max_position) | (jnp.abs(state.theta) > max_angle)
+    return state, jnp.float32(1), terminated
+
+
+def observe(state: CartPoleState, params: CartPoleParams) -> Array:
+    """[x, x', theta, theta']."""
+    return jnp.stack(state)  # (4,)
+
+
+def render(state: CartPoleState, params: CartPoleParams) -> np.ndarray:
+    """Gymnasium's picture, (400, 600, 3), with the pole as long as it is."""
+    return picture(
+        "CartPole-v1",
+        state=np.array(state),
+        length=float(params.length),
+        x_threshold=float(params.max_position),
+    )
+
+
+_BOUND = np.array([4.8, np.inf, 24 * np.pi / 180, np.inf], np.float32)
+
+CARTPOLE = JaxEnv(
+    EnvSpec("CartPole-v1", "jax", Box((4,), -_BOUND, _BOUND), Discrete(2), 500, CartPoleParams()),
+    reset,
+    step,
+    observe,
+    render,
+)

@@ -1,0 +1,194 @@
+"""Environments by name: "CartPole-v1", "jax:...", "envpool:...", "gym:...", "module:Name".
+
+A bare name picks the fastest implementation of exactly that environment: built in, then EnvPool's, then
+Gymnasium's. EnvPool and Gymnasium are imported when a name needs them, never before.
+"""
+
+import difflib
+import fnmatch
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from shoal.envs.builtin import BUILTIN
+from shoal.envs.functional import from_jax
+from shoal.envs.host import gym_recipe, import_gymnasium
+from shoal.envs.pool import UnknownOptions, envpool_recipe, import_envpool
+from shoal.types import EnvRecipe, JaxEnv, ShoalError
+
+_PLUGINS = {"ALE/": ("ale_py", "ale-py"), "MiniGrid-": ("minigrid",) * 2, "BabyAI-": ("minigrid",) * 2}
+"""How names begin that Gymnasium knows once another package is imported: its module, its name for pip."""
+
+_registered: dict[str, JaxEnv] = {}
+
+
+def make(name: str, **options: Any) -> EnvRecipe:
+    """The environment called `name`, ready to be built for a cohort.
+
+    `options` are the implementation's own (`episodic_life=True` for EnvPool's Atari, `is_slippery=False` for
+    Gymnasium's FrozenLake...); `max_episode_steps` works everywhere. A bare name passes over an
+    implementation that does not have these options.
+
+    >>> recipe = make("CartPole-v1")
+    >>> recipe.spec.backend, recipe.spec.observation.shape, recipe.spec.max_episode_steps
+    ('jax', (4,), 500)
+    >>> make("CartPole-v1", max_episode_steps=50).spec.max_episode_steps
+    50
+    """
+    backends, identifier = _read(name)
+    refusal = None
+    for backend in backends:
+        if _BACKENDS[backend].knows(identifier):
+            try:
+                return _BACKENDS[backend].recipe(identifier, options)
+            except UnknownOptions as error:
+                refusal = error
+    raise refusal or _unknown(name, identifier, backends)
+
+
+def register(name: str, env: JaxEnv) -> None:
+    """Make an environment of your own known by `name`, to this process.
+
+    For the command line, register it in a module and call it `module:Name`.
+
+    >>> from shoal.envs.probes import counter
+    >>> register("Counting-v0", counter(limit=3))
+    >>> make("Counting-v0").spec.max_episode_steps
+    3
+    """
+    if name in BUILTIN:
+        raise ShoalError(f"{name} is built in; register your environment by another name")
+    if ":" in name:
+        raise ShoalError(
+            f"cannot register {name!r}: a colon separates a module or an implementation from the name"
+        )
+    _registered[name] = env._replace(spec=replace(env.spec, name=name))
+
+
+def list_environments(pattern: str | None = None) -> list[tuple[str, str]]:
+    """Every known name and an implementation of it, the fastest first; `pattern` is a part of it or a glob.
+
+    >>> list_environments("cartpole-v1")[0]
+    ('CartPole-v1', 'jax')
+    """
+    pairs = [(name, key) for key, backend in _BACKENDS.items() for name in backend.names()]
+    pairs.sort(key=lambda pair: pair[0].lower())
+    if pattern is None:
+        return pairs
+    glob = pattern if any(letter in pattern for letter in "*?[") else f"*{pattern}*"
+    return [pair for pair in pairs if fnmatch.fnmatch(pair[0].lower(), glob.lower())]
+
+
+def _read(name: str) -> tuple[list[str], str]:
+    """The implementations to ask, in order, and what to ask them for."""
+    backend, colon, identifier = name.partition(":")
+    if colon and backend in _BACKENDS:
+        backends = [backend]
+    else:
+        backends, identifier = list(_BACKENDS), name
+    module, colon, inner = identifier.rpartition(":")
+    if not colon:
+        return backends, identifier
+    _import_module(module, name)
+    return [backend for backend in backends if backend != "envpool"], inner
+
+
+def _import_module(module: str, name: str) -> None:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise ShoalError(f"{name}: module {module} needs {error.name}, which is not installed") from error
+        raise ShoalError(f"{name}: no module {module!r} here or among the installed packages") from error
+    except Exception as error:
+        raise ShoalError(f"{name}: importing {module} raised {type(error).__name__}: {error}") from error
+
+
+def _jax_names() -> Collection[str]:
+    return [*BUILTIN, *_registered]
+
+
+def _jax_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
+    env = BUILTIN[name] if name in BUILTIN else _registered[name]
+    others = sorted(options.keys() - {"max_episode_steps"})
+    if others:
+        raise UnknownOptions(f"jax:{name} takes only the option max_episode_steps, not {', '.join(others)}")
+    return from_jax(env._replace(spec=replace(env.spec, **options)))
+
+
+def _envpool_names() -> Collection[str]:
+    """Nothing where EnvPool cannot run inside compiled code: its wheels can on Linux alone."""
+    if sys.platform != "linux" or importlib.util.find_spec("envpool") is None:
+        return []
+    return import_envpool().list_all_envs()
+
+
+def _gym_names() -> Collection[str]:
+    if importlib.util.find_spec("gymnasium") is None:
+        return []
+    gymnasium = import_gymnasium()
+    for module, _ in _PLUGINS.values():
+        if importlib.util.find_spec(module) is not None:
+            gymnasium.register_envs(importlib.import_module(module))
+    return [name for name in gymnasium.registry if not name.startswith("GymV")]  # adapters for older APIs
+
+
+def _gym_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
+    name, ram = _without_ram(name)
+    return gym_recipe(name, ram | options)
+
+
+def _without_ram(name: str) -> tuple[str, dict[str, Any]]:
+    """ale-py 0.11 turned the ids with "-ram" into an option of the others."""
+    if not name.startswith("ALE/"):
+        return name, {}
+    return name.replace("-ram-", "-"), {"obs_type": "ram"} if "-ram-" in name else {}
+
+
+def _knows_gym(name: str) -> bool:
+    for beginning, (module, package) in _PLUGINS.items():
+        if name.startswith(beginning) and importlib.util.find_spec(module) is None:
+            raise ShoalError(f"{name} needs {package}: pip install {package}")
+    return _without_ram(name)[0] in _gym_names()
+
+
+class _Backend(NamedTuple):
+    names: Callable[[], Collection[str]]
+    knows: Callable[[str], bool]
+    recipe: Callable[[str, dict[str, Any]], EnvRecipe]
+
+
+_BACKENDS = {
+    "jax": _Backend(_jax_names, lambda name: name in _jax_names(), _jax_recipe),
+    "envpool": _Backend(_envpool_names, lambda name: name in _envpool_names(), envpool_recipe),
+    "gym": _Backend(_gym_names, _knows_gym, _gym_recipe),
+}
+"""The implementations, fastest first."""
+
+
+def _unknown(name: str, identifier: str, backends: list[str]) -> ShoalError:
+    missing = [m for m in ("envpool", "gymnasium") if importlib.util.find_spec(m) is None]
+    if missing and any(backend != "jax" for backend in backends):
+        return ShoalError(
+            f"unknown environment {name!r}; more are known with: pip install {' '.join(missing)}"
+        )
+    names = [known for known, backend in list_environments() if backend in backends]
+    guesses = " or ".join(_guesses(identifier, names))
+    question = f"did you mean {guesses}? " if guesses else ""
+    return ShoalError(f"unknown environment {name!r}; {question}(shoal envs lists them)")
+
+
+def _guesses(identifier: str, names: list[str]) -> list[str]:
+    """Other versions of the same environment, else the name most like it."""
+    stem = identifier.lower().rpartition("-v")[0] or identifier.lower()
+    versions = [name for name in names if name.lower().rpartition("-v")[0] == stem]
+    if versions:
+        return list(dict.fromkeys(versions))
+    by_lower = {name.lower(): name for name in names}
+    return [by_lower[near] for near in difflib.get_close_matches(identifier.lower(), by_lower, n=1)]

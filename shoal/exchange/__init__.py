@@ -1,0 +1,1 @@
+"""Exchanges: how learners learn together, as pure functions along the learner axis."""

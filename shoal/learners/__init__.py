@@ -1,0 +1,1 @@
+"""One learner each: pure functions written without the learner axis."""

@@ -1,0 +1,405 @@
+"""Proximal policy optimisation (Schulman et al. 2017), for one learner.
+
+The rollout holds only what happened. Values, log-probabilities and advantages are computed here, in
+one batch, from the parameters that acted.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from shoal import trees
+from shoal.networks import NetworkMaker, actor_critic, is_image
+from shoal.ops import losses, statistics
+from shoal.ops.advantages import discounted_returns, generalised_advantages
+from shoal.ops.distributions import Distribution, distribution_for
+from shoal.ops.statistics import Running, weighted_mean
+from shoal.types import EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """PPO's settings; names and defaults are CleanRL's where CleanRL has one."""
+
+    num_envs: int = 4
+    """Environments per learner, stepped together."""
+    num_steps: int = 128
+    """Steps per environment between updates."""
+    num_minibatches: int = 4
+    """Minibatches per epoch; must divide num_envs * num_steps."""
+    update_epochs: int = 4
+    """Passes over each rollout."""
+    learning_rate: float = 2.5e-4
+    """Adam's step size."""
+    anneal_lr: bool = True
+    """Let the learning rate fall linearly to 0 over the run."""
+    gamma: float = 0.99
+    """Discount."""
+    gae_lambda: float = 0.95
+    """How far advantages look ahead: 0 one step, 1 the whole episode."""
+    objective: Literal["clip", "kl", "none"] = "clip"
+    """What holds the policy near the one that acted: clipping, an adaptive KL penalty, nothing."""
+    clip_coef: float = 0.2
+    """How far the probability ratio may move before clipping."""
+    anneal_clip: bool = False
+    """Let clip_coef fall linearly to 0 over the run."""
+    kl_coef: float = 1.0
+    """The KL penalty's first weight (objective kl)."""
+    kl_goal: float = 0.01
+    """The KL per update that the penalty's weight is steered to (objective kl)."""
+    target_kl: float | None = None
+    """Skip the epochs that remain once an epoch's mean KL exceeds this."""
+    norm_adv: Literal["minibatch", "batch", "none"] = "minibatch"
+    """Over what advantages are standardised."""
+    clip_vloss: bool = False
+    """Hold the value near its old one, by clip_coef. Off: it freezes critics of large returns."""
+    ent_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    anneal_ent: bool = False
+    """Let ent_coef fall linearly to 0 over the run."""
+    vf_coef: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float = 0.5
+    """Largest global norm of a gradient."""
+    norm_obs: bool = False
+    """Standardise observations by running statistics (pictures are left alone)."""
+    clip_obs: float = 10.0
+    """Bound on standardised observations."""
+    norm_reward: bool = False
+    """Divide rewards by the running spread of discounted returns."""
+    clip_reward: float | None = None
+    """Bound on rewards as the learner sees them, after standardising; scores stay raw."""
+    grad_accumulation: int = 1
+    """Compute each minibatch's gradient in this many pieces, to save memory."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Sizes of the hidden layers."""
+    activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "tanh"
+    """Activation between layers."""
+    network: Literal["nature", "impala", "mlp"] = "nature"
+    """What pictures go through; vectors always go through the hidden layers."""
+    init: Literal["orthogonal", "xavier"] = "orthogonal"
+    """How weights begin; the heads are always orthogonal."""
+    init_log_std: float = 0.0
+    """Logarithm of the first standard deviation of continuous actions."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per rollout."""
+        return self.num_envs * self.num_steps
+
+    def __post_init__(self):
+        for name in ("num_envs", "num_steps", "num_minibatches", "update_epochs", "grad_accumulation"):
+            if getattr(self, name) < 1:
+                raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 <= self.gae_lambda <= 1:
+            raise ShoalError("learning_rate must be positive, gamma and gae_lambda between 0 and 1")
+        if self.batch_size % (self.num_minibatches * self.grad_accumulation):
+            raise ShoalError(
+                f"num_minibatches {self.num_minibatches} x grad_accumulation {self.grad_accumulation} does not "
+                f"divide num_envs {self.num_envs} x num_steps {self.num_steps} = {self.batch_size}"
+            )
+
+
+class Hypers(NamedTuple):
+    """What a population may evolve: data, so a change never recompiles. Every leaf is ()."""
+
+    learning_rate: Array
+    gamma: Array
+    gae_lambda: Array
+    clip_coef: Array
+    ent_coef: Array
+    vf_coef: Array
+    max_grad_norm: Array
+    target_kl: Array
+    kl_goal: Array
+
+
+class Statistics(NamedTuple):
+    """Running moments of each named observation that is standardised, and of discounted returns."""
+
+    obs: dict[str, Running]
+    returns: Running
+
+
+class Memory(NamedTuple):
+    """What stays with the learner."""
+
+    num_updates: Array  # () int32, so far
+    kl_coef: Array  # () the adaptive penalty's weight
+    discounted_return: Array  # (E,) so far in each environment's episode
+
+
+class Batch(NamedTuple):
+    """Samples to learn from, with what the policy that acted thought of them."""
+
+    obs: Tree  # (B, ...)
+    action: Array  # (B, ...)
+    outputs: Array  # (B, num_outputs)
+    log_prob: Array  # (B,)
+    value: Array  # (B,)
+    advantage: Array  # (B,)
+    target: Array  # (B,)
+    weight: Array  # (B,) 1 where valid, later each sample's share of its minibatch
+
+
+class Setup(NamedTuple):
+    """What is fixed when a learner is made: the static argument of every function below."""
+
+    config: PPOConfig
+    spec: EnvSpec
+    distribution: Distribution
+    make_network: NetworkMaker
+    num_updates: int
+
+
+def ppo(config: PPOConfig, spec: EnvSpec, num_updates: int, network: NetworkMaker | None = None) -> Learner:
+    """A PPO learner for an environment, its annealed settings reaching 0 after `num_updates` updates.
+
+    >>> import jax, shoal
+    >>> learner = shoal.ppo(shoal.PPOConfig(), shoal.make("CartPole-v1").spec, num_updates=10)
+    >>> state = learner.init(jax.random.key(0))
+    >>> action, memory = learner.act(state, jax.numpy.zeros((7, 4)), noise=0.0)
+    >>> action.shape
+    (7,)
+    """
+    default = actor_critic(
+        hidden=config.hidden,
+        activation=config.activation,
+        images=config.network,
+        init=config.init,
+        init_log_std=config.init_log_std,
+    )
+    setup = Setup(config, spec, distribution_for(spec.action), network or default, num_updates)
+    return Learner(*(partial(function, setup) for function in (init, draw, act, update)))
+
+
+def init(setup: Setup, key: Array) -> LearnerState:
+    """A learner that has seen nothing."""
+    config = setup.config
+    params = setup.make_network(key, setup.spec, setup.distribution.num_outputs)
+    settings = {name: getattr(config, name) for name in Hypers._fields}
+    hypers = Hypers(**{name: jnp.float32(jnp.inf if x is None else x) for name, x in settings.items()})
+    boxes = named(setup.spec.observation) if config.norm_obs else {}
+    moments = {name: statistics.empty(box.shape) for name, box in boxes.items() if not is_image(box)}
+    memory = Memory(
+        num_updates=jnp.int32(0),
+        kl_coef=jnp.float32(config.kl_coef),
+        discounted_return=jnp.zeros(config.num_envs),
+    )
+    opt_state = optimiser(hypers, hypers.learning_rate).init(params)
+    return LearnerState(params, Statistics(moments, statistics.empty()), opt_state, hypers, memory)
+
+
+def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Array:
+    """The noise of a rollout's actions, for (T, E) of them."""
+    return setup.distribution.draw(key, shape)
+
+
+def act(setup: Setup, state: LearnerState, obs: Tree, noise: Array) -> tuple[Array, Memory]:
+    """Actions drawn from the policy, one per environment; without noise the most likely ones."""
+    outputs, _ = state.params(standardise(setup, state, obs))
+    return setup.distribution.sample(outputs, noise), state.memory
+
+
+def update(
+    setup: Setup, key: Array, state: LearnerState, rollout: Rollout
+) -> tuple[LearnerState, dict[str, Array]]:
+    """Learn from one rollout.
+
+    Observations are standardised by the moments that acted, and the moments take in this rollout
+    only afterwards: the first minibatch's ratio is 1.
+    """
+    moments = {
+        name: statistics.merge(state.statistics.obs[name], statistics.summarise(x, rollout.valid))
+        for name, x in named(rollout.obs).items()
+        if name in state.statistics.obs
+    }
+    state, rollout = scale_rewards(setup, state, rollout)
+    batch = assess(setup, state, rollout)
+    state, metrics = learn(setup, key, state, batch)
+    memory = state.memory._replace(num_updates=state.memory.num_updates + 1)
+    return state._replace(statistics=state.statistics._replace(obs=moments), memory=memory), metrics
+
+
+def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, Rollout]:
+    """Divide rewards by the running spread of their discounted sum, and clip them, as configured."""
+    config, reward = setup.config, rollout.reward
+    if config.norm_reward:
+        ended = rollout.terminated | rollout.truncated
+        start = state.memory.discounted_return
+        start, returns = discounted_returns(start, reward, ended, state.hypers.gamma)
+        moments = statistics.merge(state.statistics.returns, statistics.summarise(returns, rollout.valid))
+        reward = reward / jnp.sqrt(statistics.variance(moments) + 1e-8)
+        state = state._replace(
+            statistics=state.statistics._replace(returns=moments),
+            memory=state.memory._replace(discounted_return=start),
+        )
+    if config.clip_reward is not None:
+        reward = jnp.clip(reward, -config.clip_reward, config.clip_reward)
+    return state, rollout._replace(reward=reward)
+
+
+def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
+    """Values, log-probabilities, advantages and targets of a rollout, flattened to (T * E, ...)."""
+    obs = standardise(setup, state, rollout.obs)
+    pictures = any(is_image(box) for box in named(setup.spec.observation).values())
+    # A whole rollout of pictures would not fit in memory at once.
+    outputs, value = jax.lax.map(state.params, obs) if pictures else state.params(obs)
+    _, last_value = state.params(standardise(setup, state, rollout.last_obs))
+    advantage = generalised_advantages(
+        rollout.reward,
+        value,
+        jnp.concatenate([value[1:], last_value[None]]),
+        rollout.terminated,
+        rollout.truncated,
+        rollout.valid,
+        state.hypers.gamma,
+        state.hypers.gae_lambda,
+    )
+    weight = rollout.valid.astype(jnp.float32)
+    target = advantage + value
+    if setup.config.norm_adv == "batch":
+        advantage = standardise_advantages(advantage, weight)
+    log_prob = setup.distribution.log_prob(outputs, rollout.action)
+    return trees.merge_axes(Batch(obs, rollout.action, outputs, log_prob, value, advantage, target, weight))
+
+
+def learn(
+    setup: Setup, key: Array, state: LearnerState, batch: Batch
+) -> tuple[LearnerState, dict[str, Array]]:
+    """Epochs of shuffled minibatches; a learner past `target_kl` sits the remaining epochs out."""
+    config = setup.config
+    remaining = jnp.maximum(1.0 - state.memory.num_updates / setup.num_updates, 0.0)
+    rate = state.hypers.learning_rate * (remaining if config.anneal_lr else 1.0)
+    hypers = state.hypers._replace(
+        clip_coef=state.hypers.clip_coef * (remaining if config.anneal_clip else 1.0),
+        ent_coef=state.hypers.ent_coef * (remaining if config.anneal_ent else 1.0),
+    )
+    step = partial(improve, setup, state._replace(hypers=hypers), rate)
+
+    def epoch(carry, key):
+        before, stopped = carry
+        order = jax.random.permutation(key, config.batch_size)
+        shuffled = jax.tree.map(lambda x: x[order].reshape(config.num_minibatches, -1, *x.shape[1:]), batch)
+        after, metrics = jax.lax.scan(step, before, shuffled)
+        if config.target_kl is None:
+            return (after, stopped), metrics
+        metrics = jax.tree.map(lambda x: jnp.where(stopped, jnp.nan, x), metrics)
+        after = trees.where(stopped, before, after)
+        return (after, stopped | (jnp.mean(metrics["approx_kl"]) > state.hypers.target_kl)), metrics
+
+    start = ((state.params, state.opt_state), jnp.bool_(False))
+    ((params, opt_state), _), metrics = jax.lax.scan(
+        epoch, start, jax.random.split(key, config.update_epochs)
+    )
+    last_kl = jnp.nanmean(metrics["approx_kl"][-1])
+    metrics = jax.tree.map(jnp.nanmean, metrics) | {
+        "learning_rate": rate,
+        "explained_variance": losses.explained_variance(batch.value, batch.target, batch.weight),
+    }
+    memory = state.memory
+    if config.objective == "kl":
+        metrics["kl_coef"] = memory.kl_coef
+        memory = memory._replace(kl_coef=steer(memory.kl_coef, last_kl, state.hypers.kl_goal))
+    return state._replace(params=params, opt_state=opt_state, memory=memory), metrics
+
+
+def improve(
+    setup: Setup, state: LearnerState, rate: Array, carry: tuple[Tree, Tree], batch: Batch
+) -> tuple[tuple[Tree, Tree], dict[str, Array]]:
+    """One step of the optimiser on one minibatch, whose gradient may be computed in pieces."""
+    params, opt_state = carry
+    if setup.config.norm_adv == "minibatch":
+        batch = batch._replace(advantage=standardise_advantages(batch.advantage, batch.weight))
+    batch = batch._replace(weight=batch.weight / jnp.maximum(jnp.sum(batch.weight), 1.0))
+    gradient = jax.grad(partial(loss, setup, state), has_aux=True)
+    if setup.config.grad_accumulation == 1:
+        grads, metrics = gradient(params, batch)
+    else:  # every term is a weighted sum, so the pieces' gradients add up to the whole's
+        pieces = trees.split_axis(batch, setup.config.grad_accumulation)
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, batch))
+        add = lambda total, piece: (jax.tree.map(jnp.add, total, gradient(params, piece)), None)
+        (grads, metrics), _ = jax.lax.scan(add, zero, pieces)
+    updates, opt_state = optimiser(state.hypers, rate).update(grads, opt_state, params)
+    metrics["grad_norm"] = optax.tree.norm(grads)
+    return (optax.apply_updates(params, updates), opt_state), metrics
+
+
+def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    """L = policy + vf_coef value - ent_coef entropy (+ kl_coef KL), each a weighted sum over the batch."""
+    hypers, distribution = state.hypers, setup.distribution
+    outputs, value = params(batch.obs)
+    log_ratio = distribution.log_prob(outputs, batch.action) - batch.log_prob
+    ratio = jnp.exp(log_ratio)
+    total = lambda x: jnp.sum(x * batch.weight)
+
+    if setup.config.objective == "clip":
+        policy = losses.clipped_surrogate(ratio, batch.advantage, hypers.clip_coef)
+    else:
+        policy = losses.surrogate(ratio, batch.advantage)
+    if setup.config.clip_vloss:
+        error = losses.clipped_squared_error(value, batch.value, batch.target, hypers.clip_coef)
+    else:
+        error = losses.squared_error(value, batch.target)
+    entropy = total(distribution.entropy(outputs))
+    terms = {
+        "policy": total(policy),
+        "value": hypers.vf_coef * total(error),
+        "entropy": -hypers.ent_coef * entropy,
+    }
+    if setup.config.objective == "kl":
+        terms["kl"] = state.memory.kl_coef * total(distribution.kl(batch.outputs, outputs))
+
+    size = sum(jnp.abs(term) for term in terms.values()) + 1e-12
+    metrics = {f"loss/{name}": term for name, term in terms.items()}
+    metrics |= {f"loss_share/{name}": jnp.abs(term) / size for name, term in terms.items()}
+    metrics["loss/total"] = sum(terms.values())
+    metrics["entropy"] = entropy
+    metrics["approx_kl"] = total(losses.approximate_kl(log_ratio))
+    metrics["clip_fraction"] = total(jnp.abs(ratio - 1) > hypers.clip_coef)
+    return metrics["loss/total"], metrics
+
+
+def optimiser(hypers: Hypers, rate: Array) -> optax.GradientTransformation:
+    """Adam on a gradient of bounded norm; the step size and the bound are data."""
+    return optax.chain(
+        optax.clip_by_global_norm(hypers.max_grad_norm),
+        optax.scale_by_adam(eps=1e-5),
+        optax.scale_by_learning_rate(rate),
+    )
+
+
+def steer(kl_coef: Array, kl: Array, goal: Array) -> Array:
+    """Double the penalty's weight after too large a step, halve it after too small a one.
+
+    >>> [steer(1.0, kl, 0.01).item() for kl in (0.1, 0.01, 0.001)]
+    [2.0, 1.0, 0.5]
+    """
+    factor = jnp.where(kl > 1.5 * goal, 2.0, jnp.where(kl < goal / 1.5, 0.5, 1.0))
+    return jnp.clip(kl_coef * factor, 1e-4, 1e4)
+
+
+def standardise_advantages(advantage: Array, weight: Array) -> Array:
+    """Mean 0 and deviation 1 over the valid samples; a lone sample stays finite."""
+    centred = advantage - weighted_mean(advantage, weight)
+    return centred / (jnp.sqrt(weighted_mean(centred**2, weight)) + 1e-8)
+
+
+def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
+    """Observations as the network sees them."""
+    moments, clip = state.statistics.obs, setup.config.clip_obs
+    parts = {
+        name: statistics.standardise(x, moments[name], clip) if name in moments else x
+        for name, x in named(obs).items()
+    }
+    return parts if isinstance(obs, dict) else parts["obs"]
+
+
+def named(tree: Tree) -> dict[str, Tree]:
+    """Observations by name: a single one is called `obs`."""
+    return tree if isinstance(tree, dict) else {"obs": tree}

@@ -1,0 +1,272 @@
+"""Networks: torsos for vectors and images, and the actor-critic built on them.
+
+A network is an Equinox module called with observations of any leading shape; every leaf is an array,
+so a cohort of networks is the same module with a leading axis.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Literal, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from shoal.types import Box, EnvSpec, ObservationSpace, ShoalError, Tree
+
+Initializer = Callable[[Array, tuple[int, ...]], Array]
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "leaky_relu": jax.nn.leaky_relu,
+    "elu": jax.nn.elu,
+    "silu": jax.nn.silu,
+}
+
+
+class Network(Protocol):
+    """What PPO asks of a network: a policy's outputs (..., num_outputs) and a value (...)."""
+
+    def __call__(self, obs: Tree) -> tuple[Array, Array]: ...
+
+
+class NetworkMaker(Protocol):
+    """Builds a `Network` for an environment; pass your own to use your own."""
+
+    def __call__(self, key: Array, spec: EnvSpec, num_outputs: int) -> Network: ...
+
+
+class Dense(eqx.Module):
+    """x W + b."""
+
+    weight: Array  # (in, out)
+    bias: Array  # (out,)
+
+    def __init__(self, key: Array, num_in: int, num_out: int, init: Initializer):
+        self.weight = init(key, (num_in, num_out))
+        self.bias = jnp.zeros(num_out)
+
+    def __call__(self, x: Array) -> Array:
+        return x @ self.weight + self.bias
+
+
+class Convolution(eqx.Module):
+    """A convolution over images (B, height, width, channels)."""
+
+    weight: Array  # (k, k, in, out)
+    bias: Array  # (out,)
+    stride: int = eqx.field(static=True)
+    padding: str = eqx.field(static=True)
+
+    def __init__(
+        self, key, size: int, num_in: int, num_out: int, stride: int, padding: str, init: Initializer
+    ):
+        self.weight = init(key, (size, size, num_in, num_out))
+        self.bias = jnp.zeros(num_out)
+        self.stride, self.padding = stride, padding
+
+    def __call__(self, x: Array) -> Array:
+        strides = (self.stride, self.stride)
+        layout = ("NHWC", "HWIO", "NHWC")
+        y = jax.lax.conv_general_dilated(x, self.weight, strides, self.padding, dimension_numbers=layout)
+        return y + self.bias
+
+
+class Flatten(eqx.Module):
+    """An observation as one vector; nothing to learn."""
+
+    rank: int = eqx.field(static=True)
+    num_out: int = eqx.field(static=True)
+
+    def __call__(self, obs: Array) -> Array:
+        return obs.reshape(obs.shape[: obs.ndim - self.rank] + (self.num_out,)).astype(jnp.float32)
+
+
+class NatureCNN(eqx.Module):
+    """Three convolutions and a dense layer (Mnih et al. 2015)."""
+
+    layers: list[Convolution]
+    dense: Dense
+    num_out: int = eqx.field(static=True)
+
+    def __init__(self, key: Array, shape: tuple[int, ...], init: Initializer, num_out: int = 512):
+        keys = jax.random.split(key, 4)
+        sizes = [(8, 32, 4), (4, 64, 2), (3, 64, 1)]
+        self.layers, (height, width, channels) = [], shape
+        for layer_key, (size, filters, stride) in zip(keys, sizes, strict=False):
+            self.layers.append(Convolution(layer_key, size, channels, filters, stride, "VALID", init))
+            height, width, channels = (height - size) // stride + 1, (width - size) // stride + 1, filters
+        self.dense = Dense(keys[3], height * width * channels, num_out, init)
+        self.num_out = num_out
+
+    def __call__(self, obs: Array) -> Array:
+        x = _images(obs)
+        for layer in self.layers:
+            x = jax.nn.relu(layer(x))
+        x = jax.nn.relu(self.dense(x.reshape(x.shape[0], -1)))
+        return x.reshape(*obs.shape[:-3], self.num_out)
+
+
+class Residual(eqx.Module):
+    """x + conv(relu(conv(relu(x))))."""
+
+    first: Convolution
+    second: Convolution
+
+    def __init__(self, key: Array, channels: int, init: Initializer):
+        key_first, key_second = jax.random.split(key)
+        self.first = Convolution(key_first, 3, channels, channels, 1, "SAME", init)
+        self.second = Convolution(key_second, 3, channels, channels, 1, "SAME", init)
+
+    def __call__(self, x: Array) -> Array:
+        return x + self.second(jax.nn.relu(self.first(jax.nn.relu(x))))
+
+
+class Impala(eqx.Module):
+    """Three residual blocks of 16, 32 and 32 channels (Espeholt et al. 2018), as Procgen uses them."""
+
+    blocks: list[tuple[Convolution, Residual, Residual]]
+    dense: Dense
+    num_out: int = eqx.field(static=True)
+
+    def __init__(self, key: Array, shape: tuple[int, ...], init: Initializer, num_out: int = 256):
+        key_dense, *block_keys = jax.random.split(key, 4)
+        self.blocks, (height, width, channels) = [], shape
+        for block_key, filters in zip(block_keys, (16, 32, 32), strict=True):
+            keys = jax.random.split(block_key, 3)
+            enter = Convolution(keys[0], 3, channels, filters, 1, "SAME", init)
+            self.blocks.append((enter, Residual(keys[1], filters, init), Residual(keys[2], filters, init)))
+            height, width, channels = (height + 1) // 2, (width + 1) // 2, filters
+        self.dense = Dense(key_dense, height * width * channels, num_out, init)
+        self.num_out = num_out
+
+    def __call__(self, obs: Array) -> Array:
+        x = _images(obs)
+        for enter, first, second in self.blocks:
+            x = enter(x)
+            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+            x = second(first(x))
+        x = jax.nn.relu(self.dense(jax.nn.relu(x).reshape(x.shape[0], -1)))
+        return x.reshape(*obs.shape[:-3], self.num_out)
+
+
+class Joined(eqx.Module):
+    """Named observations through encoders of their own, side by side in the order of their names."""
+
+    encoders: dict[str, eqx.Module]
+    num_out: int = eqx.field(static=True)
+
+    def __call__(self, obs: dict[str, Array]) -> Array:
+        return jnp.concatenate([self.encoders[name](obs[name]) for name in sorted(self.encoders)], -1)
+
+
+class MLP(eqx.Module):
+    """Dense layers with an activation between them."""
+
+    layers: list[Dense]
+    activation: str = eqx.field(static=True)
+
+    def __init__(
+        self, key: Array, sizes: tuple[int, ...], activation: str, init: Initializer, last: Initializer
+    ):
+        keys = jax.random.split(key, len(sizes) - 1)
+        inits = [init] * (len(sizes) - 2) + [last]
+        self.layers = [Dense(*args) for args in zip(keys, sizes[:-1], sizes[1:], inits, strict=True)]
+        self.activation = activation
+
+    def __call__(self, x: Array) -> Array:
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = ACTIVATIONS[self.activation](layer(x))
+        return last(x)
+
+
+class ActorCritic(eqx.Module):
+    """A policy and a value on one encoder; for vectors the encoder is empty and they share nothing."""
+
+    encoder: eqx.Module
+    actor: MLP
+    critic: MLP
+    log_std: Array | None  # (A,) for continuous actions
+
+    def __call__(self, obs: Tree) -> tuple[Array, Array]:
+        x = self.encoder(obs)
+        outputs = self.actor(x)
+        if self.log_std is not None:
+            outputs = jnp.concatenate([outputs, jnp.broadcast_to(self.log_std, outputs.shape)], -1)
+        return outputs, self.critic(x)[..., 0]
+
+
+def orthogonal(gain: float) -> Initializer:
+    """Orthogonal rows, scaled (Saxe et al. 2014)."""
+    return jax.nn.initializers.orthogonal(gain)
+
+
+def xavier(key: Array, shape: tuple[int, ...]) -> Array:
+    """Uniform with variance 2 / (fan in + fan out) (Glorot and Bengio 2010)."""
+    return jax.nn.initializers.glorot_uniform()(key, shape)
+
+
+def is_image(box: Box) -> bool:
+    """Whether a box is a picture for convolutions: bytes, (height, width, channels), 36 pixels or more."""
+    return len(box.shape) == 3 and box.dtype == "uint8" and min(box.shape[:2]) >= 36
+
+
+def make_encoder(key: Array, space: ObservationSpace, images: str, init: Initializer) -> eqx.Module:
+    """Vectors as they are, images through `images` (`nature` or `impala`), named parts joined."""
+    if isinstance(space, dict):
+        keys = jax.random.split(key, len(space))
+        encoders = {
+            name: make_encoder(k, space[name], images, init)
+            for k, name in zip(keys, sorted(space), strict=True)
+        }
+        return Joined(encoders, sum(encoder.num_out for encoder in encoders.values()))
+    if images == "mlp" or not is_image(space):
+        return Flatten(len(space.shape), prod(space.shape))
+    return {"nature": NatureCNN, "impala": Impala}[images](key, space.shape, init)
+
+
+def actor_critic(
+    *,
+    hidden: tuple[int, ...] = (64, 64),
+    activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "tanh",
+    images: Literal["nature", "impala", "mlp"] = "nature",
+    init: Literal["orthogonal", "xavier"] = "orthogonal",
+    init_log_std: float = 0.0,
+) -> NetworkMaker:
+    """The usual actor-critic: heads orthogonal with gains 0.01 (policy) and 1 (value).
+
+    Vectors go through separate `hidden` layers for actor and critic; images through a shared
+    convolutional encoder and straight to the heads.
+
+    >>> import jax, shoal
+    >>> spec = shoal.make("CartPole-v1").spec
+    >>> network = actor_critic(hidden=(32,))(jax.random.key(0), spec, num_outputs=2)
+    >>> outputs, value = network(jax.numpy.zeros((7, 4)))
+    >>> outputs.shape, value.shape
+    ((7, 2), (7,))
+    """
+    if activation not in ACTIVATIONS:
+        raise ShoalError(f"unknown activation {activation!r}; choose from {', '.join(ACTIVATIONS)}")
+    body = orthogonal(2**0.5) if init == "orthogonal" else xavier
+
+    def make(key: Array, spec: EnvSpec, num_outputs: int) -> ActorCritic:
+        key_encoder, key_actor, key_critic = jax.random.split(key, 3)
+        encoder = make_encoder(key_encoder, spec.observation, images, body)
+        layers = () if isinstance(encoder, NatureCNN | Impala) else hidden
+        continuous = isinstance(spec.action, Box)
+        num_actions = num_outputs // 2 if continuous else num_outputs
+        return ActorCritic(
+            encoder=encoder,
+            actor=MLP(key_actor, (encoder.num_out, *layers, num_actions), activation, body, orthogonal(0.01)),
+            critic=MLP(key_critic, (encoder.num_out, *layers, 1), activation, body, orthogonal(1.0)),
+            log_std=jnp.full(num_actions, init_log_std) if continuous else None,
+        )
+
+    return make
+
+
+def _images(obs: Array) -> Array:
+    return obs.reshape(-1, *obs.shape[-3:]).astype(jnp.float32) / 255

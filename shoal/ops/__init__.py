@@ -1,0 +1,1 @@
+"""Arithmetic that knows no network, no environment and no learner axis."""

@@ -1,0 +1,57 @@
+"""Advantages: how much better an action was than the critic expected."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def generalised_advantages(
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    valid: Array,
+    gamma: Array | float,
+    gae_lambda: Array | float,
+) -> Array:
+    """Generalised advantage estimates (Schulman et al. 2016), all arguments (T, E).
+
+    d_t = r_t + gamma (1 - terminated_t) V(o_{t+1}) - V(o_t)
+    A_t = d_t + gamma lambda (1 - terminated_t or truncated_t) A_{t+1}
+
+    `next_value[t]` is V(o_{t+1}), which at an episode's end is the value of the true final
+    observation: a truncated episode bootstraps from it, a terminated one does not. The reset step
+    that follows an end is not valid and gets an advantage of 0.
+
+    >>> import jax.numpy as jnp
+    >>> one = jnp.ones((3, 1))
+    >>> no, yes = one < 0, one > 0
+    >>> generalised_advantages(one, 0 * one, 0 * one, no, no, yes, 0.5, 1.0)[:, 0].tolist()
+    [1.75, 1.5, 1.0]
+    """
+    delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
+    carried = gamma * gae_lambda * jnp.where(terminated | truncated, 0.0, 1.0)
+
+    def backwards(advantage, step):
+        delta, carried, valid = step
+        advantage = jnp.where(valid, delta + carried * advantage, 0.0)
+        return advantage, advantage
+
+    last = jnp.zeros_like(reward[0])
+    _, advantages = jax.lax.scan(backwards, last, (delta, carried, valid), reverse=True, unroll=16)
+    return advantages
+
+
+def discounted_returns(start: Array, reward: Array, over: Array, gamma: Array | float) -> tuple[Array, Array]:
+    """Running discounted returns R_t = gamma R_{t-1} + r_t, begun anew after each end.
+
+    start (E,), reward and over (T, E) -> the value to start the next rollout from (E,), all R (T, E).
+    """
+
+    def forwards(running, step):
+        reward, over = step
+        running = gamma * running + reward
+        return jnp.where(over, 0.0, running), running
+
+    return jax.lax.scan(forwards, start, (reward, over), unroll=16)

@@ -1,0 +1,72 @@
+"""Running counts, means and spreads that merge exactly, however the data was divided."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+
+class Running(NamedTuple):
+    """`count` samples with mean `mean` and summed squared deviation `m2`."""
+
+    count: Array  # ()
+    mean: Array  # (...)
+    m2: Array  # (...)
+
+
+def empty(shape: tuple[int, ...] = ()) -> Running:
+    """No samples yet."""
+    return Running(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
+
+
+def summarise(x: Array, weight: Array) -> Running:
+    """Statistics of `x` over the leading axes it shares with `weight` (1 counts, 0 does not)."""
+    weight = weight.astype(jnp.float32)
+    axes = tuple(range(weight.ndim))
+    w = weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
+    x = x.astype(jnp.float32)
+    count = jnp.sum(weight)
+    mean = jnp.sum(w * x, axes) / jnp.maximum(count, 1.0)
+    return Running(count, mean, jnp.sum(w * (x - mean) ** 2, axes))
+
+
+def merge(a: Running, b: Running) -> Running:
+    """The statistics of both samples together (Chan et al. 1979).
+
+    n = n_a + n_b,  d = mean_b - mean_a
+    mean = mean_a + d n_b / n,  M2 = M2_a + M2_b + d^2 n_a n_b / n
+
+    >>> import numpy as np, jax.numpy as jnp
+    >>> x, one = jnp.array([0.0, 2.0, 10.0]), jnp.ones(3)
+    >>> both = merge(summarise(x[:1], one[:1]), summarise(x[1:], one[1:]))
+    >>> bool(jnp.allclose(both.m2, summarise(x, one).m2))
+    True
+    """
+    count = a.count + b.count
+    share = b.count / jnp.maximum(count, 1.0)
+    delta = b.mean - a.mean
+    return Running(count, a.mean + delta * share, a.m2 + b.m2 + delta**2 * a.count * share)
+
+
+def pool(rows: Running) -> Running:
+    """All rows of statistics with a leading axis, merged into one."""
+    share = rows.count / jnp.maximum(jnp.sum(rows.count), 1.0)
+    weight = lambda w, x: w.reshape(w.shape + (1,) * (x.ndim - 1))
+    mean = jnp.sum(weight(share, rows.mean) * rows.mean, 0)
+    between = weight(rows.count, rows.mean) * (rows.mean - mean) ** 2
+    return Running(jnp.sum(rows.count), mean, jnp.sum(rows.m2 + between, 0))
+
+
+def variance(s: Running) -> Array:
+    """The population variance; 1 before the second sample, so that dividing by it changes nothing."""
+    return jnp.where(s.count > 1, s.m2 / jnp.maximum(s.count, 1.0), jnp.ones_like(s.m2))
+
+
+def standardise(x: Array, s: Running, clip: float | Array, eps: float = 1e-8) -> Array:
+    """(x - mean) / sqrt(variance + eps), clipped to +-clip."""
+    return jnp.clip((x - s.mean) / jnp.sqrt(variance(s) + eps), -clip, clip)
+
+
+def weighted_mean(x: Array, weight: Array) -> Array:
+    """sum(w x) / sum(w), and 0 where nothing has weight."""
+    return jnp.sum(x * weight) / jnp.maximum(jnp.sum(weight), 1e-8)

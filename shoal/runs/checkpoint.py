@@ -1,0 +1,264 @@
+"""Checkpoints: a pytree in safetensors with a JSON file beside it, whole or absent, newest and best kept.
+
+    checkpoints/step_000000512.safetensors    the leaves, named by their path in the tree
+    checkpoints/step_000000512.json           step, bytes, crc32, meta; written last, so it commits
+
+A checkpoint without its JSON file, or whose size or checksum disagrees with it, counts as corrupt and
+is passed over for the one before it, with a warning. Nothing here is pickled.
+"""
+
+import json
+import math
+import re
+import warnings
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from shoal.runs.files import TEMPORARY, disk_errors, replacing
+from shoal.types import ShoalError, Tree
+
+KEEP = 3
+"""How many of the newest checkpoints are kept, besides the best."""
+
+DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+}
+"""The names safetensors gives to the types we store."""
+
+KEY_KINDS = ("threefry2x32", "rbg", "unsafe_rbg")
+
+_ALL_DAMAGED = "every checkpoint in {} is damaged; bring back a copy, or start over with --clobber"
+_MISFIT = "run it with the settings it was saved with, or start over with --clobber"
+
+
+class CorruptCheckpoint(ShoalError):
+    """The files of a checkpoint are damaged or incomplete."""
+
+
+def save(folder: Path, step: int, tree: Tree, meta: dict) -> Path:
+    """Saves a tree and what is worth knowing about it, then drops the checkpoints nobody needs.
+
+    `meta` is anything JSON can hold, and arrays, which become lists; its `score`, a number where
+    larger is better, decides which checkpoint is the best. If the disk fails, nothing saved before
+    is lost.
+    """
+    contents = safetensors.numpy.save(_arrays(tree))
+    meta = json.loads(json.dumps(meta, default=lambda value: np.asarray(value).tolist()))
+    record = {"step": step, "bytes": len(contents), "crc32": zlib.crc32(contents), "meta": meta}
+    text = json.dumps(record | {"record_crc32": _record_crc32(record)}, indent=2)
+    data = Path(folder) / f"step_{step:09d}.safetensors"
+    with replacing(data, data.with_suffix(".json")) as (temporary_data, temporary_record):
+        temporary_data.write_bytes(contents)
+        temporary_record.write_text(text, encoding="utf-8")
+    prune(folder)
+    return data
+
+
+def load(path: Path, like: Tree) -> tuple[Tree, dict]:
+    """One checkpoint, by the path of either of its files: (tree, meta).
+
+    The tree has the structure of `like`, whose leaves are arrays or ShapeDtypeStructs; parts of the
+    saved tree that `like` does not name at its top are left out. The leaves are NumPy arrays, and typed PRNG keys where `like` has them; placing them is the caller's choice.
+    """
+    data = Path(path).with_suffix(".safetensors")
+    record = _read_record(data)
+    with disk_errors("read", data):
+        contents = data.read_bytes()
+    if len(contents) != record["bytes"] or zlib.crc32(contents) != record["crc32"]:
+        raise CorruptCheckpoint(f"{data} is damaged: its size or checksum is not the one recorded")
+    return _restore(dict(safetensors.deserialize(contents)), like, data), record["meta"]
+
+
+def load_latest(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
+    """The newest checkpoint that is whole, or None where none was ever saved."""
+    return _load_first(folder, reversed(_saved(folder)), like)
+
+
+def newest_meta(folder: Path) -> dict | None:
+    """What is recorded of the newest checkpoint whose record is whole, without reading its arrays."""
+    saved = _saved(folder)
+    records = _committed(saved)
+    if saved and not records:
+        raise ShoalError(_ALL_DAMAGED.format(folder))
+    return list(records.values())[-1]["meta"] if records else None
+
+
+def load_best(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
+    """The whole checkpoint with the highest score, or None where none has a score."""
+    saved = _saved(folder)
+    committed = _committed(saved)
+    for data in saved:
+        if data not in committed:
+            warnings.warn(f"{data} is damaged or incomplete; it is not considered", RuntimeWarning)
+    if saved and not committed:
+        raise ShoalError(_ALL_DAMAGED.format(folder))
+    return _load_first(folder, reversed(_ranked(committed)), like)
+
+
+def prune(folder: Path, keep: int = KEEP) -> None:
+    """Drops all but the newest `keep` checkpoints and the best one, and what crashes left behind.
+
+    Damaged checkpoints do not count among the newest, and go once they are older than all of those.
+    """
+    saved = _saved(folder)
+    committed = _committed(saved)
+    if not committed:
+        return
+    newest = list(committed)[-keep:]
+    kept = {*newest, *_ranked(committed)[-1:]}
+    with disk_errors("remove old checkpoints in", Path(folder)):
+        for data in saved[: saved.index(newest[0])]:
+            if data not in kept:
+                data.with_suffix(".json").unlink(missing_ok=True)
+                data.unlink(missing_ok=True)
+        for leftover in Path(folder).glob(f"{TEMPORARY}*"):
+            leftover.unlink(missing_ok=True)
+
+
+def _saved(folder: Path) -> list[Path]:
+    """The safetensors paths of every checkpoint of which any file is there, oldest first."""
+    with disk_errors("read", Path(folder)):
+        names = [path.name for path in Path(folder).iterdir()] if Path(folder).exists() else []
+    matches = (re.fullmatch(r"step_(\d{9,})\.(safetensors|json)", name) for name in names)
+    steps = {int(match[1]) for match in matches if match}
+    return [Path(folder) / f"step_{step:09d}.safetensors" for step in sorted(steps)]
+
+
+def _committed(saved: Iterable[Path]) -> dict[Path, dict]:
+    """The records of those checkpoints whose files are both there and of the right size."""
+    records = {}
+    for data in saved:
+        try:
+            record = _read_record(data)
+            if data.stat().st_size == record["bytes"]:
+                records[data] = record
+        except (CorruptCheckpoint, OSError):
+            continue
+    return records
+
+
+def _ranked(records: dict[Path, dict]) -> list[Path]:
+    """The checkpoints that have a finite score, worst first; among equals the newer is the better."""
+
+    def score(data: Path) -> float | None:
+        value = records[data]["meta"].get("score")
+        return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+    scored = [(value, data) for data in records if (value := score(data)) is not None]
+    return [data for _, data in sorted(scored, key=lambda pair: pair[0])]
+
+
+def _load_first(folder: Path, candidates: Iterable[Path], like: Tree) -> tuple[Tree, dict] | None:
+    tried = 0
+    for data in candidates:
+        tried += 1
+        try:
+            return load(data, like)
+        except CorruptCheckpoint as error:
+            warnings.warn(f"{error}; using the checkpoint before it", RuntimeWarning)
+    if tried:
+        raise ShoalError(_ALL_DAMAGED.format(folder))
+    return None
+
+
+def _read_record(data: Path) -> dict:
+    """The JSON file beside a checkpoint, checked."""
+    path = data.with_suffix(".json")
+    for file in (path, data):
+        if not file.exists():
+            raise CorruptCheckpoint(f"{data} is incomplete: {file} is missing")
+    with disk_errors("read", path):
+        contents = path.read_bytes()
+    try:
+        record = json.loads(contents)
+        checksum = record.pop("record_crc32")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise CorruptCheckpoint(f"{path} is damaged: it is not the JSON that was written") from None
+    if checksum != _record_crc32(record):
+        raise CorruptCheckpoint(f"{path} is damaged: its checksum is not the one recorded")
+    return record
+
+
+def _record_crc32(record: dict) -> int:
+    return zlib.crc32(json.dumps(record, sort_keys=True).encode())
+
+
+def _named_leaves(tree: Tree) -> dict[str, Tree]:
+    """Leaf by path: `params/layers/0/weight`. Python's numbers count as arrays."""
+    named = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        name = jax.tree_util.keystr(path, simple=True, separator="/") or "leaf"
+        if name in named:
+            raise ValueError(f"two leaves are called {name}")
+        if isinstance(leaf, bool | int | float):
+            leaf = np.asarray(leaf)
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
+            raise TypeError(f"the leaf {name} is a {type(leaf).__name__}, not an array")
+        named[name] = leaf
+    return named
+
+
+def _is_key(leaf: Tree) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _arrays(tree: Tree) -> dict[str, np.ndarray]:
+    """The leaves on the host, keys as their raw bits."""
+    arrays = {}
+    for name, leaf in _named_leaves(tree).items():
+        array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
+        if array.dtype.name not in DTYPES.values():
+            raise ShoalError(
+                f"cannot save the leaf {name}: its type {array.dtype.name} has no place in a file"
+            )
+        arrays[name] = array
+    return arrays
+
+
+def _restore(stored: dict[str, dict], like: Tree, data: Path) -> Tree:
+    wanted = _named_leaves(like)
+    parts = {name.split("/")[0] for name in wanted}
+    for difference, names in (
+        ("lacks", wanted.keys() - stored.keys()),
+        ("has", {name for name in stored if name.split("/")[0] in parts} - wanted.keys()),
+    ):
+        if names:
+            listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+            raise ShoalError(f"{data} does not fit this run: it {difference} {listed}; {_MISFIT}")
+    leaves = [_restore_leaf(name, stored[name], leaf, data) for name, leaf in wanted.items()]
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(like), leaves)
+
+
+def _restore_leaf(name: str, stored: dict, like: Tree, data: Path) -> Tree:
+    bits = jax.eval_shape(jax.random.key_data, like) if _is_key(like) else like
+    dtype, shape = DTYPES.get(stored["dtype"], stored["dtype"]), tuple(stored["shape"])
+    if shape != bits.shape or dtype != bits.dtype.name:
+        found, needed = f"{dtype}{list(shape)}", f"{bits.dtype.name}{list(bits.shape)}"
+        raise ShoalError(f"{data} does not fit this run: {name} is {found}, not {needed}; {_MISFIT}")
+    array = np.frombuffer(stored["data"], dtype=bits.dtype).reshape(shape).copy()
+    return jax.random.wrap_key_data(jnp.asarray(array), impl=_key_kind(like)) if _is_key(like) else array
+
+
+def _key_kind(like: Tree) -> str:
+    """The name of the generator, from the type alone: a ShapeDtypeStruct does not tell it."""
+    kinds = {jax.eval_shape(lambda kind=kind: jax.random.key(0, impl=kind)).dtype: kind for kind in KEY_KINDS}
+    return kinds[like.dtype]

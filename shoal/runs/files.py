@@ -1,0 +1,84 @@
+"""Files that are either whole or absent, and disk troubles told in one line."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from shoal.types import ShoalError
+
+TEMPORARY = ".tmp-"
+"""How the name of an unfinished file begins; nothing reads such a file."""
+
+_FULL = "free some space; the same command then resumes"
+_FORBIDDEN = "choose a folder you may write to with --out"
+_IN_THE_WAY = "move the file that is in the way, or choose another folder with --out"
+ADVICE = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: _FORBIDDEN,
+    errno.EACCES: _FORBIDDEN,
+    errno.EPERM: _FORBIDDEN,
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
+    errno.EISDIR: "move the folder that is in the way, or choose another with --out",
+}
+
+
+@contextmanager
+def disk_errors(action: str, path: Path) -> Iterator[None]:
+    """Turns an OSError inside the block into a ShoalError: what failed, where, why, what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = ADVICE.get(error.errno or 0, "check the disk and the path")
+        raise ShoalError(f"cannot {action} {path}: {error.strerror or error}; {advice}") from error
+
+
+def make_folder(folder: Path) -> Path:
+    """The folder, made if it was not there."""
+    with disk_errors("make the folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or a folder's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def replacing(*paths: Path) -> Iterator[tuple[Path, ...]]:
+    """Temporary names to write to; at the end of the block they become `paths`, in that order.
+
+    Until every one is written and on the disk, none of the old files is touched. If the block
+    fails, the temporaries are removed and the old files stay. The names keep their suffix, and all
+    lie in the folder of the file they replace, which is made if need be.
+    """
+    for path in paths:
+        make_folder(path.parent)
+    temporaries = tuple(path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}") for path in paths)
+    try:
+        with disk_errors("write", paths[0]):
+            yield temporaries
+            for temporary in temporaries:
+                sync(temporary)
+            for temporary, path in zip(temporaries, paths, strict=True):
+                os.replace(temporary, path)
+            sync(paths[0].parent)
+    finally:
+        for temporary in temporaries:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Writes a text file whole, or not at all."""
+    with replacing(path) as (temporary,):
+        temporary.write_text(text, encoding="utf-8")
+    return path

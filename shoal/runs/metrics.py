@@ -1,0 +1,269 @@
+"""What a run reports: metrics.csv, the same for TensorBoard, and summary.json.
+
+`metrics.csv` is wide: one row per report and learner. The columns are `step` (environment steps of
+one learner), `learner` (counted from zero), `seconds` (since the run began), and then the metrics in
+alphabetical order. A number that is not a number is written `nan`; a metric that a report did not have
+is left empty; both read back as NaN. A metric that appears for the first time in a later report adds
+its column, empty above, by rewriting the file.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+import socket
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from shoal.runs.files import disk_errors, make_folder, write_text
+from shoal.types import ShoalError
+
+LEADING = ("step", "learner", "seconds")
+"""The columns every metrics.csv begins with."""
+
+MANY_LEARNERS = 32
+"""Above this many learners TensorBoard gets their mean, min and max instead of each."""
+
+SUMMARY_KEYS = (
+    "env",
+    "algo",
+    "learners",
+    "steps",
+    "seconds",
+    "steps_per_second",
+    "steps_per_second_compiled",
+    "return_mean",
+    "best_return",
+    "best_learner",
+)
+"""What every summary.json holds, in this order; more may follow."""
+
+
+class MetricsWriter:
+    """Appends reports to `metrics.csv` and to a TensorBoard event file, both in the run's folder.
+
+    `resume_step` is the step of the checkpoint the run continues from: later rows, which the run
+    will write again, are cut. None starts over: an earlier metrics.csv and its events are removed.
+    A report is on the disk when `write` returns, so a crash loses at most the one being written.
+    """
+
+    def __init__(self, folder: Path, resume_step: int | None):
+        self.path = make_folder(Path(folder)) / "metrics.csv"
+        with disk_errors("remove the earlier metrics in", Path(folder)):
+            if resume_step is None:
+                self.path.unlink(missing_ok=True)
+                for events in Path(folder).glob("events.out.*"):
+                    events.unlink()
+        names, rows = _read_rows(self.path) if self.path.exists() else ([], [])
+        kept = [row for row in rows if resume_step is not None and int(row[0]) <= resume_step]
+        if self.path.exists():
+            write_text(self.path, _lines([names, *kept] if names else []))
+        self._names = names
+        self._file = self._open()
+        self._events = _open_events(Path(folder), resume_step)
+
+    def write(self, step: int, seconds: float, metrics: Mapping[str, np.ndarray | float]) -> None:
+        """Adds a report. Each metric is an array with one entry per learner, or a number for all."""
+        if clash := metrics.keys() & {*LEADING}:
+            raise ValueError(f"a metric may not be called {', '.join(sorted(clash))}")
+        arrays = {name: _real(value) for name, value in sorted(metrics.items())}
+        num_learners = max((array.size for array in arrays.values()), default=1)
+        arrays = {name: np.broadcast_to(array, (num_learners,)) for name, array in arrays.items()}
+        self._widen(arrays.keys())
+        columns = {name: array.astype(str).tolist() for name, array in arrays.items()}
+        columns["step"] = [str(step)] * num_learners
+        columns["learner"] = [str(learner) for learner in range(num_learners)]
+        columns["seconds"] = [f"{seconds:.3f}"] * num_learners
+        empty = [""] * num_learners
+        self._append(_lines(zip(*(columns.get(name, empty) for name in self._names), strict=True)))
+        if self._events is not None:
+            self._events.add(step, arrays)
+
+    def close(self) -> None:
+        """Closes both files."""
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+    def __enter__(self) -> "MetricsWriter":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    def _open(self) -> io.FileIO:
+        # Without a buffer, so that a failed write leaves nothing behind for close() to fail on again.
+        with disk_errors("write", self.path):
+            return self.path.open("ab", buffering=0)
+
+    def _append(self, text: str) -> None:
+        """Adds lines; if the disk fails half way, what was there before stays as it was."""
+        size = self.path.stat().st_size
+        remaining = memoryview(text.encode())
+        try:
+            with disk_errors("write", self.path):
+                while remaining:
+                    remaining = remaining[self._file.write(remaining) :]
+                os.fsync(self._file.fileno())
+        except ShoalError:
+            os.truncate(self.path, size)
+            raise
+
+    def _widen(self, metrics: Iterable[str]) -> None:
+        """Gives new metrics their columns, which rewrites the rows there are."""
+        new = {*metrics} - {*self._names}
+        if self._names and not new:
+            return
+        names = [*LEADING, *sorted({*self._names, *new} - {*LEADING})]
+        rows = (
+            [dict(zip(self._names, row, strict=True)) for row in _read_rows(self.path)[1]]
+            if self._names
+            else []
+        )
+        write_text(self.path, _lines([names, *([row.get(name, "") for name in names] for row in rows)]))
+        self._file.close()
+        self._file = self._open()
+        self._names = names
+
+
+def read_metrics(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a metrics.csv, or of the run folder it lies in: integers for `step` and `learner`.
+
+    A last row that a crash cut short is left out.
+    """
+    path = Path(path) / "metrics.csv" if Path(path).is_dir() else Path(path)
+    names, rows = _read_rows(path)
+    if not rows:
+        raise ShoalError(f"{path} has no rows yet: let the run reach its first report")
+    try:
+        columns = {
+            name: np.array([float(cell) if cell else math.nan for cell in column])
+            for name, column in zip(names, zip(*rows, strict=True), strict=True)
+        }
+    except ValueError as error:
+        raise ShoalError(f"{path} is not a metrics file: {error}") from error
+    whole = {name: columns[name].astype(np.int64) for name in ("step", "learner")}
+    return columns | whole
+
+
+def write_summary(folder: Path, summary: Mapping) -> Path:
+    """Writes summary.json, whole or not at all; arrays become lists and NaN becomes null."""
+    missing = [key for key in SUMMARY_KEYS if key not in summary]
+    if missing:
+        raise ValueError(f"the summary lacks {', '.join(missing)}")
+    ordered = {
+        key: summary[key] for key in (*SUMMARY_KEYS, *(key for key in summary if key not in SUMMARY_KEYS))
+    }
+    return write_text(
+        Path(folder) / "summary.json", json.dumps(_plain(ordered), indent=2, allow_nan=False) + "\n"
+    )
+
+
+def _plain(value):
+    """The same value in JSON's types."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, str | bool | int | None):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return _plain(np.asarray(value).tolist())
+
+
+def _real(value) -> np.ndarray:
+    """A flat array of ints or floats: `astype(str)` then gives the shortest text that reads back."""
+    array = np.atleast_1d(np.asarray(value))
+    if array.ndim != 1:
+        raise ValueError(f"a metric has one number per learner, not the shape {array.shape}")
+    if array.dtype.kind in "iuf" and array.dtype.itemsize > 2:
+        return array
+    return array.astype(np.int64 if array.dtype.kind in "biu" else np.float32)
+
+
+def _lines(rows) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows, without a last line that a crash cut short."""
+    if not path.exists():
+        raise ShoalError(f"{path} is not there: give the folder of a run")
+    with disk_errors("read", path):
+        text = path.read_text(encoding="utf-8", errors="replace")
+    names, *rows = csv.reader(io.StringIO(text[: text.rfind("\n") + 1])) if "\n" in text else [[]]
+    if names and tuple(names[:3]) != LEADING:
+        raise ShoalError(f"{path} is not a metrics file: its first columns are not {', '.join(LEADING)}")
+    for line, row in enumerate(rows, start=2):
+        if len(row) != len(names) or not row[0].isdecimal():
+            raise ShoalError(f"{path} is damaged in line {line}: mend that line, or move the file away")
+    return names, rows
+
+
+_serial_numbers = count()
+
+
+class _Events:
+    """A TensorBoard event file. Written here, on tensorboard's own record writer, rather than by its
+    EventFileWriter, which writes from a thread (a full disk would go unnoticed) and loads TensorFlow
+    wherever that is installed."""
+
+    def __init__(self, folder: Path, resume_step: int | None):
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
+        self._session = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        self._summary = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
+        unique = f"{socket.gethostname()}.{os.getpid()}.{next(_serial_numbers)}"
+        self.path = folder / f"events.out.tfevents.{int(time.time()):010d}.{unique}"
+        with disk_errors("write", self.path):
+            self._records = RecordWriter(self.path.open("wb", buffering=0))
+        self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
+        if resume_step is not None:
+            # Tells TensorBoard to forget what the interrupted run wrote from this step on.
+            start = self._session(status=self._session.START)
+            self._write(self._event(wall_time=time.time(), step=resume_step + 1, session_log=start))
+
+    def add(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
+        tagged = (pair for name, array in arrays.items() for pair in _tags(name, array))
+        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in tagged]
+        self._write(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
+
+    def close(self) -> None:
+        self._records.close()
+
+    def _write(self, event) -> None:
+        with disk_errors("write", self.path):
+            self._records.write(event.SerializeToString())
+            self._records.flush()
+
+
+def _open_events(folder: Path, resume_step: int | None) -> _Events | None:
+    try:
+        return _Events(folder, resume_step)
+    except ImportError as error:
+        warnings.warn(f"no TensorBoard events, metrics.csv only: {error}", RuntimeWarning)
+        return None
+
+
+def _tags(name: str, array: np.ndarray) -> list[tuple[str, float]]:
+    """The scalars TensorBoard gets for one metric: `name` is the mean over the learners that have it."""
+    known = array[~np.isnan(array)]
+    if array.size == 1 or not known.size:
+        return [(name, float(value)) for value in known]
+    with np.errstate(all="ignore"):
+        mean = (name, float(known.mean()))
+    if array.size > MANY_LEARNERS:
+        return [mean, (f"{name}/min", float(known.min())), (f"{name}/max", float(known.max()))]
+    each = [(f"{name}/learner_{i:03d}", float(value)) for i, value in enumerate(array) if not np.isnan(value)]
+    return [mean, *each]

@@ -1,0 +1,222 @@
+"""Pictures of runs: learning curves, losses, speed, and several runs compared."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.runs.files import replacing
+from shoal.runs.metrics import LEADING, read_metrics
+from shoal.types import ShoalError
+
+# Wong's palette, which people with any of the common colour blindnesses can tell apart
+# (Nature Methods 8, 441, 2011), without its yellow, which is too pale for a line on white.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+
+DIAGNOSTICS = (
+    "entropy",
+    "approx_kl",
+    "clip_fraction",
+    "clipfrac",
+    "explained_variance",
+    "grad_norm",
+    "learning_rate",
+)
+"""Metrics drawn beside the losses, which are the ones whose names end in `loss`."""
+
+MANY_LINES = 32
+"""Above this many learners only their mean and band are drawn."""
+
+STYLE = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#777777",
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+
+
+class Curve(NamedTuple):
+    """One metric of one run, a column per learner; NaN where a report lacks it."""
+
+    steps: np.ndarray  # (R,) reports
+    values: np.ndarray  # (R, L)
+
+
+def plot(runs: Sequence[Path], out: Path | None = None) -> list[Path]:
+    """Draws every run, and several runs together; returns the files written.
+
+    A run's own figures go to RUN/plots: `returns.png`, `losses.png`, `speed.png`, each where the run
+    has something to show. With several runs `comparison.png` goes beside the first run's folder.
+    With `out` everything goes there, a folder per run if there are several.
+    """
+    runs = [Path(run) for run in runs]
+    if not runs:
+        raise ShoalError("nothing to plot: give the folder of at least one run")
+    tables = {run: read_metrics(run) for run in dict.fromkeys(runs)}
+    labels = _labels(list(tables))
+    written = []
+    for run, table in tables.items():
+        folder = run / "plots" if out is None else Path(out) / (labels[run] if len(tables) > 1 else "")
+        written += _plot_run(table, labels[run], folder)
+    if len(tables) > 1:
+        curves = {labels[run]: pivot(table, "return_mean") for run, table in tables.items()}
+        comparison = (runs[0].resolve().parent if out is None else Path(out)) / "comparison.png"
+        written.append(_figure(comparison, lambda figure: _draw_comparison(figure, curves)))
+    return written
+
+
+def pivot(table: dict[str, np.ndarray], name: str) -> Curve:
+    """A column of a metrics table as reports by learners."""
+    if name not in table:
+        raise ShoalError(f"metrics.csv has no column {name}; it has {', '.join(table)}")
+    steps, rows = np.unique(table["step"], return_inverse=True)
+    values = np.full((len(steps), table["learner"].max() + 1), np.nan)
+    values[rows, table["learner"]] = table[name]
+    return Curve(steps, values)
+
+
+def mean_and_deviation(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Over the learners that have a finite value, per report; NaN where none has."""
+    known = np.isfinite(values)
+    number = np.where(known.any(axis=1), known.sum(axis=1), np.nan)
+    mean = np.where(known, values, 0).sum(axis=1) / number
+    spread = np.where(known, values - mean[:, None], 0)
+    return mean, np.sqrt((spread**2).sum(axis=1) / number)
+
+
+def _labels(runs: list[Path]) -> dict[Path, str]:
+    """The folder's name, with its parent's where two runs share it."""
+    names = [run.resolve().name for run in runs]
+    shared = Counter(names)
+    return {
+        run: name if shared[name] == 1 else f"{run.resolve().parent.name}-{name}"
+        for run, name in zip(runs, names, strict=True)
+    }
+
+
+def _plot_run(table: dict[str, np.ndarray], label: str, folder: Path) -> list[Path]:
+    returns, rates = pivot(table, "return_mean"), speed(table)
+    losses = [name for name in table if name.endswith("loss")] + [
+        name for name in DIAGNOSTICS if name in table
+    ]
+    losses = [name for name in losses if name not in LEADING and np.isfinite(table[name]).any()]
+    written = [_figure(folder / "returns.png", lambda figure: _draw_returns(figure, returns, label))]
+    if losses:
+        curves = {name: pivot(table, name) for name in losses}
+        size = (4.0 * min(3, len(losses)), 2.7 * -(-len(losses) // 3))
+        written.append(
+            _figure(folder / "losses.png", lambda figure: _draw_panels(figure, curves, label), size)
+        )
+    if len(rates.steps) > 1:
+        written.append(_figure(folder / "speed.png", lambda figure: _draw_speed(figure, rates, label)))
+    return written
+
+
+def speed(table: dict[str, np.ndarray]) -> Curve:
+    """Environment steps per second of all learners, between one report and the next.
+
+    A resumed run may begin its clock again; such a pair of reports is left out.
+    """
+    clock = pivot(table, "seconds")
+    seconds, steps = np.diff(clock.values[:, 0]), np.diff(clock.steps)
+    forward = seconds > 0
+    rate = steps[forward] * clock.values.shape[1] / seconds[forward]
+    return Curve(clock.steps[1:][forward], rate[:, None])
+
+
+def _figure(path: Path, draw: Callable[[Any], None], size: tuple[float, float] = (6.4, 4.0)) -> Path:
+    """Draws without pyplot, which would hold every figure in memory and look for a screen."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):  # pyright: ignore[reportArgumentType]
+        figure = Figure(figsize=size, layout="tight")
+        FigureCanvasAgg(figure)
+        draw(figure)
+        with replacing(path) as (temporary,):
+            figure.savefig(temporary, dpi=150)
+    return path
+
+
+def _draw_curve(axes, curve: Curve, color: str, label: str | None = None, thin: bool = True) -> None:
+    """Each learner thin, their mean thick, one standard deviation to each side as a band."""
+    num_learners = curve.values.shape[1]
+    mean, deviation = mean_and_deviation(curve.values)
+    marker = "o" if len(curve.steps) == 1 else None
+    if num_learners > 1:
+        axes.fill_between(
+            curve.steps, mean - deviation, mean + deviation, color=color, alpha=0.18, linewidth=0
+        )
+    if thin and 1 < num_learners <= MANY_LINES:
+        names = ["each learner", *[None] * (num_learners - 1)]
+        axes.plot(curve.steps, curve.values, color=color, linewidth=0.6, alpha=0.45, label=names)
+    axes.plot(curve.steps, mean, color=color, linewidth=2, marker=marker, label=label)
+    _count_axis(axes.xaxis)
+
+
+def _draw_returns(figure, curve: Curve, title: str) -> None:
+    axes = figure.subplots()
+    num_learners = curve.values.shape[1]
+    mean_label = f"mean of {num_learners} learners ± 1 s.d." if num_learners > 1 else None
+    _draw_curve(axes, curve, PALETTE[0], mean_label)
+    if not np.isfinite(curve.values).any():
+        axes.text(
+            0.5, 0.5, "no episode has ended yet", transform=axes.transAxes, ha="center", color="#777777"
+        )
+    axes.set(title=title, xlabel=_steps_label(num_learners), ylabel="episode return")
+    if mean_label:
+        axes.legend(loc="best")
+
+
+def _draw_comparison(figure, curves: dict[str, Curve]) -> None:
+    axes = figure.subplots()
+    many = {curve.values.shape[1] for curve in curves.values()} != {1}
+    for index, (label, curve) in enumerate(curves.items()):
+        _draw_curve(axes, curve, PALETTE[index % len(PALETTE)], label, thin=False)
+    title = "mean over learners ± 1 s.d." if many else ""
+    axes.set(title=title, xlabel=_steps_label(2 if many else 1), ylabel="episode return")
+    axes.legend(loc="best")
+
+
+def _draw_panels(figure, curves: dict[str, Curve], title: str) -> None:
+    columns = min(3, len(curves))
+    panels = figure.subplots(-(-len(curves) // columns), columns, squeeze=False).ravel()
+    for axes, (name, curve) in zip(panels, curves.items(), strict=False):
+        _draw_curve(axes, curve, PALETTE[0])
+        axes.set(title=name.replace("_", " "))
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
+    for axes in panels[len(curves) :]:
+        axes.set_visible(False)
+    figure.suptitle(title, fontsize=11)
+    figure.supxlabel(_steps_label(next(iter(curves.values())).values.shape[1]), fontsize=10)
+
+
+def _draw_speed(figure, curve: Curve, title: str) -> None:
+    axes = figure.subplots()
+    _draw_curve(axes, curve, PALETTE[2])
+    _count_axis(axes.yaxis)
+    axes.set(title=title, xlabel="environment steps", ylabel="steps per second, all learners")
+    axes.set_ylim(bottom=0)
+
+
+def _count_axis(axis) -> None:
+    """Ticks as 50k or 2M."""
+    from matplotlib.ticker import EngFormatter
+
+    axis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _steps_label(num_learners: int) -> str:
+    return "environment steps per learner" if num_learners > 1 else "environment steps"

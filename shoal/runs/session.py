@@ -1,0 +1,271 @@
+"""A run in its folder: begun or resumed, watched, saved, stopped and opened again."""
+
+import shutil
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from shoal import trees
+from shoal.envs.make import make
+from shoal.exchange.mixing import average
+from shoal.learners.ppo import ppo
+from shoal.runs import checkpoint
+from shoal.runs.config import (
+    default_folder,
+    differences,
+    from_settings,
+    read_settings,
+    to_settings,
+    write_config,
+)
+from shoal.runs.files import make_folder
+from shoal.runs.metrics import MetricsWriter, write_summary
+from shoal.train import Clock, Report, TrainConfig, Trainer, TrainState, make_trainer, pulses
+from shoal.types import EnvRecipe, Learner, LearnerState, ShoalError, Tree
+
+SAVE_SECONDS = 30.0
+"""At most so much work is lost to a crash."""
+
+
+class Session(NamedTuple):
+    """A run about to go on."""
+
+    folder: Path
+    trainer: Trainer
+    state: TrainState
+    resumed_step: int | None
+    clock: Clock
+
+
+class Finished(NamedTuple):
+    """How a run ended."""
+
+    folder: Path
+    summary: dict
+    interrupted: bool
+
+
+def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool = False) -> Session:
+    """Begin a run in its folder, or take it up where its newest checkpoint left it."""
+    folder = make_folder(folder or default_folder(config))
+    if clobber:
+        clear(folder)
+    saved = folder / "config.yaml"
+    if saved.exists() and (changes := differences(from_settings(read_settings(saved)), config)):
+        raise ShoalError(
+            f"{folder} holds a run with other settings ({'; '.join(changes)}); "
+            "use --out for another folder, or --clobber to start over"
+        )
+    found = checkpoint.newest_meta(folder / "checkpoints")
+    trainer = make_trainer(config, start=found["iteration"] if found else 0)
+    state = trainer.begin()
+    clock, resumed_step = Clock(), None
+    if found:
+        state, meta = restore(trainer, state, folder)
+        clock, resumed_step = Clock(**meta["clock"]), meta["iteration"] * config.algo.batch_size
+    write_config(saved, config)
+    return Session(folder, trainer, state, resumed_step, clock)
+
+
+def clear(folder: Path) -> None:
+    """Remove what a run left in its folder, and nothing else."""
+    for name in ("checkpoints", "plots", "videos"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "events.out.*"):
+        for path in folder.glob(name):
+            path.unlink()
+
+
+def watch(session: Session) -> Iterator[Report]:
+    """Train to the end, writing metrics and checkpoints; every pulse is yielded to be shown.
+
+    However it ends, by itself, closed early or by an error, what was reached is saved.
+    """
+    report, saved_step, saved_at, best = None, session.resumed_step, time.monotonic(), -np.inf
+    try:
+        with MetricsWriter(session.folder, session.resumed_step) as metrics:
+            for report in pulses(session.trainer, session.state):
+                report = report.after(session.clock)
+                check_finite(report)
+                if report.due:
+                    metrics.write(report.step, report.seconds, speeds(report) | report.metrics)
+                yield report
+                waited, score = time.monotonic() - saved_at, top_score(report)
+                if report.due and (waited > SAVE_SECONDS or (score > best and waited > SAVE_SECONDS / 6)):
+                    save(session, report)
+                    saved_step, saved_at, best = report.step, time.monotonic(), max(best, score)
+    finally:
+        if report is not None and report.step != saved_step and np.any(healthy(report)):
+            save(session, report)
+
+
+def healthy(report: Report) -> np.ndarray:
+    """Which learners still have finite losses, (L,)."""
+    return np.isfinite(report.metrics["loss/total"])
+
+
+def check_finite(report: Report) -> None:
+    """Complain of learners lost to NaN: a warning while others go on, an error when none does."""
+    lost = np.flatnonzero(~healthy(report))
+    if not len(lost):
+        return
+    cause = (
+        "the environment gave a reward that is not a finite number"
+        if np.any(report.bad_rewards)
+        else ("the loss is not finite; try a smaller --learning-rate, or --norm-reward")
+    )
+    message = f"learner {', '.join(map(str, lost[:8]))} is lost near step {report.step:,}: {cause}"
+    if len(lost) == len(report.metrics["loss/total"]):
+        raise ShoalError(message + ". What was saved before is kept.")
+    warnings.warn(message, RuntimeWarning)
+
+
+def speeds(report: Report) -> dict[str, float]:
+    """Steps per second of all learners together, with and without compiling."""
+    return {
+        "steps_per_second": report.steps_per_second,
+        "steps_per_second_compiled": report.steps_per_second_compiled,
+    }
+
+
+def top_score(report: Report) -> float:
+    """The best learner's mean return; -inf before any episode has ended."""
+    scores = report.metrics["return_mean"]
+    return float(np.max(np.where(np.isfinite(scores), scores, -np.inf)))
+
+
+def finish(session: Session, report: Report | None, interrupted: bool) -> Finished:
+    """Write summary.json."""
+    config = session.trainer.config
+    scores = report.metrics["return_mean"]
+    best = int(np.nanargmax(scores)) if np.any(np.isfinite(scores)) else 0
+    summary = {
+        "env": config.env,
+        "backend": session.trainer.recipe.spec.backend,
+        "algo": to_settings(config)["algo"],
+        "learners": config.learners,
+        "steps": report.step,
+        "seconds": report.seconds,
+        **speeds(report),
+        "return_mean": scores,
+        "best_return": scores[best],
+        "best_learner": best,
+        "interrupted": interrupted,
+    }
+    write_summary(session.folder, summary)
+    return Finished(session.folder, summary, interrupted)
+
+
+def save(session: Session, report: Report) -> None:
+    """Write a checkpoint of everything the run needs to go on."""
+    exact = session.trainer.recipe.spec.exact_resume
+    meta = {
+        "iteration": report.iteration,
+        "score": top_score(report),
+        "scores": report.metrics["return_mean"],
+        "clock": report.clock._asdict(),
+    }
+    checkpoint.save(session.folder / "checkpoints", report.step, saved_parts(report.state, exact), meta)
+
+
+def saved_parts(state: TrainState, exact: bool) -> dict[str, Tree]:
+    """What a checkpoint holds; where an environment cannot be saved, its episodes begin anew."""
+    parts = {
+        "cohort": state.cohort,
+        "exchange": state.exchange,
+        "keys": state.keys,
+        "key": state.key,
+        "iteration": state.iteration,
+        "episodes": state.worlds.episodes,
+    }
+    return parts | ({"world": state.worlds.state, "time_step": state.worlds.step} if exact else {})
+
+
+def restore(trainer: Trainer, fresh: TrainState, folder: Path) -> tuple[TrainState, dict]:
+    """The newest whole checkpoint on the devices; `fresh` gives its shapes and the new episodes."""
+    exact = trainer.recipe.spec.exact_resume
+    parts, meta = checkpoint.load_latest(folder / "checkpoints", saved_parts(fresh, exact))
+    episodes = parts["episodes"]
+    if not exact:
+        zero = fresh.worlds.episodes
+        episodes = episodes._replace(running_return=zero.running_return, running_length=zero.running_length)
+    worlds = fresh.worlds._replace(
+        state=parts.get("world", fresh.worlds.state),
+        step=parts.get("time_step", fresh.worlds.step),
+        episodes=episodes,
+    )
+    state = TrainState(
+        cohort=parts["cohort"],
+        worlds=worlds,
+        exchange=parts["exchange"],
+        keys=parts["keys"],
+        key=parts["key"],
+        iteration=parts["iteration"],
+    )
+    return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), state, fresh), meta
+
+
+class Opened(NamedTuple):
+    """A trained run, ready to be looked at."""
+
+    config: TrainConfig
+    recipe: EnvRecipe
+    learner: Learner
+    cohort: LearnerState  # leading L
+    best: int
+    step: int
+
+
+def open_run(folder: Path, which: str = "latest") -> Opened:
+    """The learners of a run, from its newest or its best checkpoint."""
+    config = from_settings(read_settings(Path(folder) / "config.yaml"))
+    recipe = make(config.env, **config.env_options)
+    learner = ppo(config.algo, recipe.spec, config.num_iterations)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.learners))
+    like = {"cohort": jax.eval_shape(jax.vmap(learner.init), keys)}
+    load = checkpoint.load_best if which == "best" else checkpoint.load_latest
+    loaded = load(Path(folder) / "checkpoints", like)
+    if loaded is None:
+        raise ShoalError(f"{folder} holds no checkpoint yet; train it first")
+    parts, meta = loaded
+    scores = np.array([np.nan if x is None else x for x in meta["scores"]], float)
+    best = int(np.nanargmax(scores)) if np.any(np.isfinite(scores)) else 0
+    return Opened(config, recipe, learner, parts["cohort"], best, meta["iteration"] * config.algo.batch_size)
+
+
+def choose(opened: Opened, which: str) -> tuple[list[int | str], LearnerState]:
+    """The learners asked for: `best`, `mean` (the average of all), `all`, or a number."""
+    num = opened.config.learners
+    if which == "all":
+        return list(range(num)), opened.cohort
+    if which == "mean":
+        return ["mean"], average(opened.cohort)
+    if which != "best" and not (which.isdigit() and int(which) < num):
+        raise ShoalError(f"no learner {which!r}; choose best, mean, all or 0 to {num - 1}")
+    index = opened.best if which == "best" else int(which)
+    return [index], trees.take(opened.cohort, np.array([index]))
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collects Ctrl-C and SIGTERM instead of dying of them; a second Ctrl-C is obeyed at once."""
+    caught: list[int] = []
+
+    def note(number, frame):
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,153 @@
+"""What a person sees in the terminal."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from shoal.evaluate import Evaluation
+from shoal.runs.session import Finished, Session
+from shoal.train import Report
+from shoal.types import ShoalError
+
+LINE_SECONDS = 10.0
+"""Between progress lines where there is no terminal to draw a bar on."""
+
+
+class progress:
+    """A bar on a terminal, a line now and then elsewhere; a context manager with `update(report)`."""
+
+    def __init__(self, session: Session):
+        self.console = Console(stderr=True, highlight=False)
+        config, spec = session.trainer.config, session.trainer.recipe.spec
+        self.total = config.num_iterations * config.algo.batch_size
+        devices = session.trainer.mesh.devices.size
+        kind = session.trainer.mesh.devices.flat[0].platform
+        self.console.print(
+            f"[bold]{spec.name}[/] on {spec.backend}, {config.learners} learner{'s' * (config.learners > 1)} x "
+            f"{config.algo.num_envs} envs, {devices} {kind} device{'s' * (devices > 1)} -> {session.folder}"
+        )
+        if session.resumed_step is not None:
+            how = (
+                "exactly where it stopped"
+                if spec.exact_resume
+                else "with new episodes (its state cannot be saved)"
+            )
+            self.console.print(f"resuming from step {session.resumed_step:,}, {how}; --clobber starts over")
+        self.bar = Progress(
+            TextColumn("{task.fields[stage]}"),
+            BarColumn(),
+            _Steps(),
+            TextColumn("{task.fields[score]}"),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        start = session.resumed_step or 0
+        self.task = self.bar.add_task(
+            "", total=self.total, completed=start, stage="compiling", score="", speed=""
+        )
+        self.last_line = time.monotonic()
+
+    def __enter__(self) -> "progress":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.bar.stop()
+
+    def update(self, report: Report) -> None:
+        """Show where training stands."""
+        score, speed = (
+            _scores(report.metrics["return_mean"]),
+            f"{_short(report.steps_per_second_compiled)} steps/s",
+        )
+        self.bar.update(self.task, completed=report.step, stage="training", score=score, speed=speed)
+        if not self.console.is_terminal and time.monotonic() - self.last_line > LINE_SECONDS:
+            self.last_line = time.monotonic()
+            self.console.print(f"step {report.step:,} of {self.total:,}  {score}  {speed}")
+
+
+class _Steps(ProgressColumn):
+    def render(self, task) -> Text:
+        return Text(f"{_short(task.completed)}/{_short(task.total or 0)} steps")
+
+
+def nothing_to_do(session: Session) -> None:
+    """The run had already reached its end."""
+    out = session.folder
+    print(
+        f"{out} is already trained to step {session.resumed_step:,}; a larger --steps goes on, --clobber starts over"
+    )
+    _next(out)
+
+
+def ending(finished: Finished, session: Session) -> None:
+    """How the run went, where its files are, what to type next."""
+    summary, folder = finished.summary, finished.folder
+    verb = "stopped" if finished.interrupted else "done"
+    print(
+        f"{verb} after {summary['steps']:,} steps per learner in {summary['seconds']:.1f} s: "
+        f"{_scores(np.asarray(summary['return_mean']))} over the last 100 episodes, "
+        f"{_short(summary['steps_per_second_compiled'])} steps/s "
+        f"({_short(summary['steps_per_second'])} with compiling)"
+    )
+    if finished.interrupted:
+        print("saved; the same command goes on from here")
+    print(f"files in {folder}")
+    _next(folder)
+
+
+def evaluations(rows: Sequence[Evaluation]) -> None:
+    """A table of evaluations."""
+    table = Table("learner", "episodes", "return", "std", "min", "max", "length", "world", box=None)
+    for row in rows:
+        numbers = (row.return_mean, row.return_std, row.return_min, row.return_max, row.length_mean)
+        table.add_row(str(row.learner), str(row.episodes), *(f"{x:.2f}" for x in numbers), row.world)
+    Console().print(table)
+
+
+def window(frames: Sequence[np.ndarray], fps: int) -> None:
+    """Show pictures in a window, until it is closed or they end."""
+    try:
+        import pygame
+    except ImportError as error:
+        raise ShoalError("a window needs pygame: pip install pygame-ce") from error
+    height, width = frames[0].shape[:2]
+    try:
+        screen = pygame.display.set_mode((width, height))
+    except pygame.error as error:
+        raise ShoalError(f"cannot open a window here ({error}); use --gif or --mp4") from error
+    clock = pygame.time.Clock()
+    for frame in frames:
+        if any(event.type == pygame.QUIT for event in pygame.event.get()):
+            break
+        screen.blit(pygame.surfarray.make_surface(frame.swapaxes(0, 1)), (0, 0))
+        pygame.display.flip()
+        clock.tick(fps)
+    pygame.quit()
+
+
+def _next(folder) -> None:
+    print(f"next: shoal eval {folder}    shoal play {folder} --gif out.gif    shoal plot {folder}")
+
+
+def _scores(returns: np.ndarray) -> str:
+    known = returns[np.isfinite(returns.astype(float))]
+    if not len(known):
+        return "no episode finished yet"
+    if len(returns) == 1:
+        return f"return {known[0]:.1f}"
+    return f"return {known.mean():.1f} (best {known.max():.1f}, worst {known.min():.1f})"
+
+
+def _short(number: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"

@@ -1,0 +1,191 @@
+"""The nouns: spaces, time steps, environments, learners, exchanges, rollouts.
+
+Axes are named once and used everywhere: L learner, T time, E environment, N rows (all environments
+of one device, learner-major, N = L * E), A agent, B batch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from jax import Array
+
+Tree: TypeAlias = Any
+"""A pytree of arrays."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """Real vectors, or images, between two bounds (scalars, or arrays of the box's shape)."""
+
+    shape: tuple[int, ...]
+    low: Any = -np.inf
+    high: Any = np.inf
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One of `num` choices, counted from zero."""
+
+    num: int
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several independent choices, the i-th among `nums[i]`."""
+
+    nums: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MultiBinary:
+    """`num` independent switches."""
+
+    num: int
+
+
+ActionSpace: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
+ObservationSpace: TypeAlias = Box | dict[str, Box]
+"""A box, or named boxes. Discrete observations become one-hot boxes at the environment's door."""
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What a learner must know of an environment before the first step."""
+
+    name: str
+    backend: str
+    """`jax`, `envpool` or `gym`."""
+    observation: ObservationSpace
+    action: ActionSpace
+    max_episode_steps: int | None = None
+    params: Tree = ()
+    """The default physical parameters, a pytree of scalars; `()` where the environment has none."""
+    exact_resume: bool = True
+    """Whether a saved environment continues mid-episode, bit for bit."""
+
+
+class TimeStep(NamedTuple):
+    """What an environment returns, one row per environment.
+
+    The step after an episode's end is the reset: its action is ignored, its reward is 0, its
+    observation is the new episode's first, and `valid` is False. So the observation that comes with
+    `terminated` or `truncated` is the true final one.
+    """
+
+    obs: Tree  # (N, ...)
+    reward: Array  # (N,) float32
+    terminated: Array  # (N,) bool; both set counts as terminated
+    truncated: Array  # (N,) bool
+    valid: Array  # (N,) bool: False for the reset step, which nobody learns from
+    info: dict[str, Array]  # at least `raw_reward` and `episode_over`, the score that is reported
+
+
+class Env(NamedTuple):
+    """An environment for N rows at once, called inside compiled code.
+
+    reset(keys, params) -> (state, TimeStep)            keys (N,), params (N,) per leaf
+    draw(keys, state, num_steps) -> chance              keys (N,), chance (T, N, ...) per leaf
+    step(state, action, chance) -> (state, TimeStep)    one time slice of chance
+    render(state, row) -> RGB array (H, W, 3) uint8     outside compiled code
+
+    `draw` makes all the randomness of a rollout at once, because random bits drawn one step at a
+    time cost more than the physics. The state may be arrays, an EnvPool handle or a callback token;
+    its leaves have a leading axis that divides evenly over the devices.
+    """
+
+    spec: EnvSpec
+    reset: Callable[[Array, Tree], tuple[Tree, TimeStep]]
+    draw: Callable[[Array, Tree, int], Tree]
+    step: Callable[[Tree, Tree, Tree], tuple[Tree, TimeStep]]
+    render: Callable[[Tree, int], np.ndarray]
+
+
+class EnvRecipe(NamedTuple):
+    """An environment that is known but not yet built: the cohort decides how many rows it has.
+
+    build(seeds, rendering) -> Env; seeds is a uint32 array (D, N), one seed per row and device of
+    this process. Equal seeds and equal actions give equal episodes. `rendering` says whether the
+    caller will ask for pictures.
+    """
+
+    spec: EnvSpec
+    build: Callable[[np.ndarray, bool], Env]
+
+
+class JaxEnv(NamedTuple):
+    """One environment, one row, in plain JAX functions: what a person writes to add their own.
+
+    reset(key, params) -> state
+    step(key, state, action, params) -> (state, reward, terminated)
+    observe(state, params) -> obs
+    render(state, params) -> RGB array, outside compiled code; None where there is no picture
+
+    The time limit (`spec.max_episode_steps`), the automatic reset, the batch of rows and the
+    clipping of actions to `spec.action` are added at the door (`envs/functional.py`).
+    """
+
+    spec: EnvSpec
+    reset: Callable[[Array, Tree], Tree]
+    step: Callable[[Array, Tree, Array, Tree], tuple[Tree, Array, Array]]
+    observe: Callable[[Tree, Tree], Tree]
+    render: Callable[[Tree, Tree], np.ndarray] | None = None
+
+
+class Rollout(NamedTuple):
+    """What one learner saw: T steps in E environments, and the observation after the last."""
+
+    obs: Tree  # (T, E, ...) the observation acted on
+    action: Tree  # (T, E, ...) as the learner drew it, before the environment clips it
+    reward: Array  # (T, E)
+    terminated: Array  # (T, E)
+    truncated: Array  # (T, E)
+    valid: Array  # (T, E)
+    last_obs: Tree  # (E, ...)
+
+
+class LearnerState(NamedTuple):
+    """One learner; a cohort is the same tuple with a leading axis. Fields say who may touch them."""
+
+    params: Tree  # mixed by exchanges
+    statistics: Tree  # merged by exchanges: counts, means, M2 (never averaged)
+    opt_state: Tree  # travels only when a whole learner is copied
+    hypers: Tree  # perturbed by selection; every leaf a scalar array
+    memory: Tree  # never leaves the learner: replay, recurrent state, counters, anchors
+
+
+class Learner(NamedTuple):
+    """One learner's pure functions, written without L; `jax.vmap` makes the cohort.
+
+    init(key) -> LearnerState
+    draw(key, shape) -> noise                      (T, E, ...), the randomness of a rollout's actions
+    act(state, obs, noise) -> (action, memory)     obs (E, ...), noise of one step
+    update(key, state, rollout) -> (state, metrics)
+
+    Noise of zero gives the greedy action.
+    """
+
+    init: Callable[[Array], LearnerState]
+    draw: Callable[[Array, tuple[int, int]], Tree]
+    act: Callable[[LearnerState, Tree, Tree], tuple[Tree, Tree]]
+    update: Callable[[Array, LearnerState, Rollout], tuple[LearnerState, dict[str, Array]]]
+
+
+class Exchange(NamedTuple):
+    """A pure function along the learner axis, between updates.
+
+    init(cohort) -> memory
+    apply(key, memory, cohort) -> (memory, cohort, metrics)     cohort: LearnerState with leading L
+    """
+
+    init: Callable[[LearnerState], Tree]
+    apply: Callable[[Array, Tree, LearnerState], tuple[Tree, LearnerState, dict[str, Array]]]
+
+
+class ShoalError(Exception):
+    """A mistake the user can mend: the command line prints the message alone and exits with 2."""
+
+    traceback_text: str = ""
+    """The traceback of the user's own code, where that is what failed; printed before the message."""

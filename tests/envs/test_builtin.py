@@ -1,0 +1,299 @@
+"""Built-in environments against Gymnasium's, step by step, and their pictures."""
+
+import os
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.envs.builtin import BUILTIN
+from shoal.envs.builtin.pendulum import PENDULUM, PENDULUM_SPARSE, PendulumState
+from shoal.envs.builtin.render import _no_window
+from shoal.envs.functional import from_jax
+from shoal.types import Box, Discrete
+
+IN_GYMNASIUM = sorted(BUILTIN.keys() - {"PendulumSparse-v1"})
+
+# Parameters of rows 2 and 3, and what Gymnasium calls them. Rows 0 and 1 have the defaults.
+OTHER_PARAMS = {
+    "CartPole-v1": {"gravity": 15.0, "mass_cart": 2.0, "mass_pole": 0.3, "length": 0.8, "force": 12.0},
+    "Pendulum-v1": {"gravity": 5.0, "mass": 1.5, "length": 0.7, "max_speed": 6.0},
+    "PendulumSparse-v1": {"gravity": 5.0},
+    "Acrobot-v1": {"mass_1": 1.2, "mass_2": 0.8, "length_1": 1.1, "centre_1": 0.4, "centre_2": 0.6},
+    "MountainCar-v0": {"gravity": 0.002, "force": 0.0012, "goal_position": 0.4},
+    "MountainCarContinuous-v0": {"force": 0.002, "goal_position": 0.4},
+}
+TO_GYMNASIUM = {
+    "CartPole-v1": lambda p: {
+        "gravity": p.gravity,
+        "masscart": p.mass_cart,
+        "masspole": p.mass_pole,
+        "total_mass": p.mass_cart + p.mass_pole,
+        "length": p.length,
+        "polemass_length": p.mass_pole * p.length,
+        "force_mag": p.force,
+    },
+    "Pendulum-v1": lambda p: {"g": p.gravity, "m": p.mass, "l": p.length, "max_speed": p.max_speed},
+    "PendulumSparse-v1": lambda p: {"g": p.gravity},
+    "Acrobot-v1": lambda p: {
+        "LINK_MASS_1": p.mass_1,
+        "LINK_MASS_2": p.mass_2,
+        "LINK_LENGTH_1": p.length_1,
+        "LINK_COM_POS_1": p.centre_1,
+        "LINK_COM_POS_2": p.centre_2,
+    },
+    "MountainCar-v0": lambda p: {
+        "gravity": p.gravity,
+        "force": p.force,
+        "goal_position": p.goal_position,
+    },
+    "MountainCarContinuous-v0": lambda p: {"power": p.force, "goal_position": p.goal_position},
+}
+# Rows 0 and 2 act at random; rows 1 and 3 like this, which reaches the goal or survives to the limit.
+SKILL = {
+    "CartPole-v1": lambda obs: obs @ jnp.array([0.1, 0.3, 1.0, 1.0]) > 0,
+    "Pendulum-v1": lambda obs: jnp.sign(obs[..., 2:]) * 3,
+    "PendulumSparse-v1": lambda obs: jnp.sign(obs[..., 2:]) * 3,
+    "Acrobot-v1": lambda obs: 1 + jnp.sign(obs[..., 5]),
+    "MountainCar-v0": lambda obs: 1 + jnp.sign(obs[..., 1]),
+    "MountainCarContinuous-v0": lambda obs: jnp.sign(obs[..., 1:]),
+}
+N = 4
+SKILLED = np.array([False, True, False, True])
+
+
+def build(name):
+    return from_jax(BUILTIN[name]).build(np.zeros((1, N), np.uint32), True)
+
+
+def params_of(name):
+    """Default parameters in rows 0 and 1, others in rows 2 and 3."""
+    default = BUILTIN[name].spec.params
+    other = default._replace(**OTHER_PARAMS[name])
+    return jax.tree.map(lambda a, b: jnp.array([a, a, b, b]), default, other)
+
+
+def random_actions(key, space, num_steps):
+    if isinstance(space, Discrete):
+        return jax.random.randint(key, (num_steps, N), 0, space.num)
+    return jax.random.uniform(key, (num_steps, N, 1), minval=1.5 * space.low, maxval=1.5 * space.high)
+
+
+@pytest.fixture(scope="module", params=sorted(BUILTIN))
+def played(request):
+    """Each environment played once, for a little more than its time limit."""
+    env = build(request.param)
+    num_steps = env.spec.max_episode_steps + 20
+
+    @jax.jit
+    def play(key):
+        key_reset, key_draw, key_act = jax.random.split(key, 3)
+        state, first = env.reset(jax.random.split(key_reset, N), params_of(request.param))
+        chance = env.draw(jax.random.split(key_draw, N), state, num_steps)
+        noise = random_actions(key_act, env.spec.action, num_steps)
+
+        def step(carry, now):
+            state, obs = carry
+            noise, chance = now
+            skilled = SKILLED.reshape(N, *[1] * (noise.ndim - 1))
+            action = jnp.where(skilled, SKILL[request.param](obs).astype(noise.dtype), noise)
+            after, ts = env.step(state, action, chance)
+            return (after, ts.obs), (state, action, after, ts)
+
+        return jax.lax.scan(step, (state, first.obs), (noise, chance))[1]
+
+    return env, jax.tree.map(np.asarray, play(jax.random.key(7)))
+
+
+def test_every_row_agrees_with_gymnasium(played):
+    env, (before, action, _, ts) = played
+    name = env.spec.name
+    sparse = name == "PendulumSparse-v1"  # Gymnasium's Pendulum with our reward
+    for row in range(N):
+        params = jax.tree.map(lambda x, row=row: float(x[row]), params_of(name))
+        theirs = gymnasium.make("Pendulum-v1" if sparse else name)
+        vars(theirs.unwrapped).update(TO_GYMNASIUM[name](params))
+        theirs.reset(seed=0)
+        obs, flags = [], []
+        for t in range(len(action)):
+            if not ts.valid[t, row]:
+                theirs.reset()
+                obs.append(ts.obs[t, row])
+                flags.append((0.0, False, False))
+                continue
+            # From our state at each step: rounding must not grow along a chaotic path.
+            state = [x[t, row] for x in before.state]
+            theirs.unwrapped.state = np.array(state[:2] if name.startswith("Pendulum") else state, np.float64)
+            a = action[t, row]
+            clipped = np.clip(a, -1, 1) if name == "MountainCarContinuous-v0" else a
+            step_obs, reward, terminated, truncated, _ = theirs.step(clipped)
+            reward = step_obs[0] > np.cos(0.1 * np.pi) if sparse else reward
+            obs.append(step_obs)
+            flags.append((float(reward), terminated, truncated and not terminated))
+        reward, terminated, truncated = map(np.array, zip(*flags, strict=True))
+        np.testing.assert_allclose(ts.obs[:, row], obs, rtol=1e-4, atol=2e-5)
+        np.testing.assert_allclose(ts.reward[:, row], reward, rtol=1e-5, atol=1e-5)
+        assert ts.terminated[:, row].tolist() == terminated.tolist()
+        assert ts.truncated[:, row].tolist() == truncated.tolist()
+
+
+def test_the_comparison_saw_both_kinds_of_end(played):
+    env, (_, _, _, ts) = played
+    assert ts.truncated.any()
+    assert ts.terminated.any() or env.spec.name.startswith("Pendulum")
+    assert (~ts.valid).any()
+
+
+def test_states_stay_typed_and_observations_stay_in_their_space(played):
+    env, (before, _, after, ts) = played
+    assert [(x.dtype, x.shape) for x in jax.tree.leaves(before)] == [
+        (x.dtype, x.shape) for x in jax.tree.leaves(after)
+    ]
+    assert ts.obs.dtype == ts.reward.dtype == np.float32
+    space = env.spec.observation
+    standard = ts.obs[:, :2]  # the rows with default parameters
+    assert (standard >= space.low).all()
+    assert (standard <= space.high).all()
+
+
+def test_parameters_stay_with_their_row(played):
+    env, (_, _, after, _) = played
+    jax.tree.map(
+        lambda kept, given: np.testing.assert_array_equal(kept, np.broadcast_to(given, kept.shape)),
+        after.params,
+        params_of(env.spec.name),
+    )
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_compiled_and_plain_steps_agree(name):
+    env = build(name)
+    keys = jax.random.split(jax.random.key(3), N)
+    state, _ = jax.jit(env.reset)(keys, params_of(name))
+    chance = jax.tree.map(lambda x: x[0], jax.jit(env.draw, static_argnums=2)(keys, state, 1))
+    state = state._replace(over=jnp.array([False, True, False, False]), steps=jnp.array([0, 9, 9, 1000]))
+    action = random_actions(jax.random.key(4), env.spec.action, 1)[0]
+    compiled = jax.jit(env.step)(state, action, chance)
+    with jax.disable_jit():
+        plain = env.step(state, action, chance)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), compiled, plain)
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_parameters_change_the_motion_of_their_row_only(name):
+    """Four copies of one row, two of them with other parameters."""
+    env = BUILTIN[name]
+    state = env.reset(jax.random.key(0), env.spec.params)
+    space = env.spec.action
+    action = jnp.int32(0) if isinstance(space, Discrete) else jnp.full(space.shape, space.high)
+    step = jax.vmap(lambda params: env.observe(env.step(None, state, action, params)[0], params))
+    obs = np.asarray(step(params_of(name)))
+    np.testing.assert_array_equal(obs[0], obs[1])
+    np.testing.assert_array_equal(obs[2], obs[3])
+    assert (obs[0] != obs[2]).any()
+
+
+@pytest.mark.parametrize("name", IN_GYMNASIUM)
+def test_spaces_limits_and_first_observations_are_gymnasiums(name):
+    theirs, spec = gymnasium.make(name), BUILTIN[name].spec
+    np.testing.assert_allclose(spec.observation.low, theirs.observation_space.low)
+    np.testing.assert_allclose(spec.observation.high, theirs.observation_space.high)
+    assert spec.observation.shape == theirs.observation_space.shape
+    assert spec.max_episode_steps == theirs.spec.max_episode_steps
+    if isinstance(spec.action, Box):
+        assert spec.action.shape == theirs.action_space.shape
+        assert (theirs.action_space.low, theirs.action_space.high) == (spec.action.low, spec.action.high)
+    else:
+        assert spec.action.num == theirs.action_space.n
+    ours = first_observations(BUILTIN[name], 2000)
+    sample = np.array([theirs.reset(seed=seed)[0] for seed in range(200)])
+    np.testing.assert_allclose(ours.mean(0), sample.mean(0), atol=0.2 * sample.std(0).max())
+    np.testing.assert_allclose(ours.std(0), sample.std(0), atol=0.1 * sample.std(0).max())
+    assert (np.abs(ours).max(0) <= 1.05 * np.abs(sample).max(0)).all()
+
+
+def first_observations(env, num):
+    observe = lambda key: env.observe(env.reset(key, env.spec.params), env.spec.params)
+    return np.asarray(jax.jit(jax.vmap(observe))(jax.random.split(jax.random.key(0), num)))
+
+
+def test_sparse_pendulum_moves_like_pendulum_and_pays_only_upright():
+    params = PENDULUM.spec.params
+    for theta, expected in [(0.0, 1), (0.3, 1), (-0.3, 1), (0.33, 0), (np.pi, 0), (2 * np.pi + 0.1, 1)]:
+        state = PendulumState(*map(jnp.float32, (theta, 0.0, 0.0)))
+        torque = jnp.array([-15 * np.sin(theta) / 3], jnp.float32)  # stands still
+        dense, _, _ = PENDULUM.step(None, state, torque, params)
+        sparse, reward, terminated = PENDULUM_SPARSE.step(None, state, torque, params)
+        assert sparse == dense
+        assert (float(reward), bool(terminated)) == (expected, False)
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_pictures_follow_the_state_and_leave_it_alone(name):
+    env = build(name)
+    keys = jax.random.split(jax.random.key(3), N)
+    state, _ = env.reset(keys, params_of(name))
+    moved = state._replace(state=jax.tree.map(lambda x: x + 0.3, state.state))
+    before = jax.tree.map(np.array, state)
+    first, second, again = env.render(state, 1), env.render(moved, 1), env.render(state, 1)
+    assert first.dtype == np.uint8
+    assert first.ndim == 3
+    assert first.shape[2] == 3
+    assert (first[..., 0] != first[..., 2]).any(), "no colour"
+    assert (first != second).any()
+    np.testing.assert_array_equal(first, again)
+    jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.array, state))
+
+
+@pytest.mark.parametrize("name", IN_GYMNASIUM)
+def test_the_picture_is_gymnasiums(name):
+    theirs = gymnasium.make(name, render_mode="rgb_array")
+    theirs.reset(seed=1)
+    env = BUILTIN[name]
+    start = theirs.unwrapped.state
+    state = env.reset(jax.random.key(0), env.spec.params)
+    state = state._replace(**dict(zip(state._fields, map(np.float32, start), strict=False)))
+    if isinstance(env.spec.action, Box):
+        theirs.step(np.zeros(1, np.float32))
+        state, _, _ = env.step(None, state, jnp.zeros(1), env.spec.params)
+    different = (theirs.render() != env.render(state, env.spec.params)).any(-1).mean()
+    theirs.close()
+    assert different < 0.001  # rounding of the state to float32
+    assert env.render(state, env.spec.params).any(), "the cached renderer survives another's close"
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("CartPole-v1", {"length": 1.0}),
+        ("Acrobot-v1", {"length_1": 2.0}),
+        ("MountainCar-v0", {"goal_position": 0.0}),
+    ],
+)
+def test_parameters_one_can_see_are_in_the_picture(name, change):
+    env = BUILTIN[name]
+    state, params = env.reset(jax.random.key(0), env.spec.params), env.spec.params
+    standard = env.render(state, params)
+    assert (standard != env.render(state, params._replace(**change))).any()
+    np.testing.assert_array_equal(standard, env.render(state, params))
+
+
+def test_pendulums_picture_shows_the_torque():
+    state = PendulumState(*map(jnp.float32, (0.5, 0.0, 0.0)))
+    picture = lambda torque: PENDULUM.render(state._replace(torque=jnp.float32(torque)), PENDULUM.spec.params)
+    assert (picture(0) != picture(2)).any()
+    assert (picture(-2) != picture(2)).any()
+
+
+@pytest.mark.parametrize(("display", "driver"), [(None, "dummy"), (":0", None)])
+def test_a_missing_screen_is_replaced_and_a_present_one_left_alone(monkeypatch, display, driver):
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("SDL_VIDEODRIVER", "WAYLAND_DISPLAY", "DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    if display:
+        monkeypatch.setenv("DISPLAY", display)
+    before = dict(os.environ)
+    _no_window()
+    assert dict(os.environ) == before | ({"SDL_VIDEODRIVER": driver} if driver else {})
