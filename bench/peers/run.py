@@ -12,8 +12,10 @@ steady pace (speed mode only).
 """
 
 import argparse
+import contextlib
 import json
 import sys
+import tempfile
 import time
 import warnings
 from collections import deque
@@ -328,10 +330,11 @@ def main() -> int:
     work = WORKLOADS[args.workload]
     measure = (time_rejax, time_stable) if args.to is None else (reach_rejax, reach_stable)
     until = args.seconds if args.to is None else args.to
-    if args.peer == "rejax":
-        timing = measure[0](work, args.seed, until)
-    else:
-        timing = measure[1](args.peer, work, args.seed, until)
+    with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):  # MuJoCo logs where it stands
+        if args.peer == "rejax":
+            timing = measure[0](work, args.seed, until)
+        else:
+            timing = measure[1](args.peer, work, args.seed, until)
     row = {"peer": args.peer, "workload": args.workload, **vars(timing)}
     row[f"seconds_to_{args.to if args.to is not None else 475:g}"] = row.pop("seconds_to")
     print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}), flush=True)

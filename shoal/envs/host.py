@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array
 from jax.experimental import io_callback
 
-from shoal.envs.pool import device_index
+from shoal.envs.pool import UnknownOptions, device_index
 from shoal.types import Box, Env, EnvRecipe, EnvSpec, ObservationSpace, ShoalError, TimeStep, Tree
 
 Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -35,8 +35,10 @@ class EnvironmentCrashed(ShoalError):
     def __init__(self, name: str, error: BaseException):
         reason = str(error).strip().splitlines()
         super().__init__(f"{name} raised {type(error).__name__}" + (f": {reason[0]}" if reason else ""))
-        beyond_shoal = error.__traceback__ and error.__traceback__.tb_next
-        self.traceback_text = "".join(traceback.format_exception(type(error), error, beyond_shoal))
+        below = error.__traceback__
+        while below is not None and below.tb_frame.f_code.co_filename == __file__:
+            below = below.tb_next
+        self.traceback_text = "".join(traceback.format_exception(type(error), error, below))
 
 
 _mailbox: list[EnvironmentCrashed] = []
@@ -58,16 +60,6 @@ class HostState(NamedTuple):
     """What one device carries from step to step; globally the token's first axis is the devices'."""
 
     token: Array  # (1, 2) int32: which device this is, how many steps it has taken
-
-
-class Rows(Protocol):
-    """The N environments of one device."""
-
-    def reset(self) -> Any: ...
-
-    def step(self, actions: np.ndarray) -> Step: ...
-
-    def render(self, row: int) -> np.ndarray | None: ...
 
 
 class Doors(NamedTuple):
@@ -92,9 +84,8 @@ def gym_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         if rendering and "DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
-        return _env(
-            Doors(spec, observe, act), [_rows(name, options, row, rendering) for row in seeds], seeds.shape[1]
-        )
+        devices = [_rows(name, options, row, rendering) for row in seeds]
+        return _env(Doors(spec, observe, act), devices, seeds.shape[1])
 
     return EnvRecipe(spec, build)
 
@@ -108,19 +99,25 @@ def import_gymnasium() -> ModuleType:
     return gymnasium
 
 
-def _rows(
-    name: str, options: dict[str, Any], seeds: np.ndarray, rendering: bool
-) -> "SingleRows | VectorRows":
+def _rows(name: str, options: dict[str, Any], seeds: np.ndarray, rendering: bool) -> "Rows":
     gymnasium = import_gymnasium()
-    registered = gymnasium.spec(name)
     options = options | ({"render_mode": "rgb_array"} if rendering else {})
     with _one_line_errors(name):
-        if registered.entry_point is not None:
-            make = lambda: gymnasium.make(registered, disable_env_checker=True, **options)
-            return SingleRows([make() for _ in seeds], seeds)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*AutoresetMode|.*autoreset_mode")  # refused below
-            return VectorRows(gymnasium.make_vec(registered, num_envs=len(seeds), **options), seeds)
+        try:
+            return _make_rows(gymnasium, gymnasium.spec(name), options, seeds)
+        except TypeError as error:
+            if not options or "unexpected keyword" not in str(error):
+                raise
+            raise UnknownOptions(f"gym:{name} does not take these options: {error}") from error
+
+
+def _make_rows(gymnasium: Any, registered: Any, options: dict[str, Any], seeds: np.ndarray) -> "Rows":
+    if registered.entry_point is not None:
+        make = lambda: gymnasium.make(registered, disable_env_checker=True, **options)
+        return SingleRows([make() for _ in seeds], seeds)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*AutoresetMode|.*autoreset_mode")  # refused below
+        return VectorRows(gymnasium.make_vec(registered, num_envs=len(seeds), **options), seeds)
 
 
 @contextmanager
@@ -130,7 +127,9 @@ def _one_line_errors(name: str) -> Iterator[None]:
         yield
     except ShoalError:
         raise
-    except import_gymnasium().error.Error as error:
+    except ModuleNotFoundError as error:
+        raise ShoalError(f"{name} needs {error.name}: pip install {error.name}") from error
+    except (ImportError, import_gymnasium().error.Error) as error:
         raise ShoalError(f"{name}: {' '.join(str(error).split())}") from error
     except Exception as error:
         raise EnvironmentCrashed(name, error) from error
@@ -165,7 +164,7 @@ class SingleRows:
                 obs, _ = env.reset()
             else:
                 obs, reward[i], terminated[i], truncated[i], info = env.step(actions[i])
-                if info.get("non-terminal done", False):
+                if terminated[i] and info.get("non-terminal done", False):
                     terminated[i], truncated[i] = False, True
             self.over[i] = bool(terminated[i] or truncated[i])
             rows.append(obs)
@@ -210,11 +209,11 @@ class VectorRows:
         ended = terminated | truncated
         if self.mode == "SAME_STEP" and ended.any():
             obs = _replace_rows(obs, ended, info["final_obs"])
-            info = info["final_info"]
+            info = info.get("final_info", {})
         if self.mode != "NEXT_STEP" and over.any():
             fresh, _ = self.vector.reset(options={"reset_mask": over.copy()})
             obs = _where(over, fresh, obs)
-        cut_short = ended & np.asarray(info.get("non-terminal done", False), bool)
+        cut_short = terminated & np.asarray(info.get("non-terminal done", False), bool)
         terminated, truncated = terminated & ~cut_short, truncated | cut_short
         self.over = ended
         return obs, np.where(over, 0.0, reward), terminated, truncated, ~over
@@ -225,6 +224,10 @@ class VectorRows:
 
     def close(self) -> None:
         self.vector.close()
+
+
+Rows = SingleRows | VectorRows
+"""The N environments of one device."""
 
 
 def _autoreset_mode(vector: Any) -> str:
@@ -240,26 +243,23 @@ def _autoreset_mode(vector: Any) -> str:
 
 def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
     name, blank = doors.spec.name, _blank(doors.spec.observation, num_rows)
-    crashed = []  # shared by the devices: when one falls, the others need not work on
+    crash: list[EnvironmentCrashed] = []  # the devices' own: when one falls, the others need not work on
+    still = np.zeros(num_rows, bool)
 
     def guarded(call: Callable[[], Step]) -> tuple[Tree, ...]:
         """Our arrays of one call, or blank ones after a crash."""
         try:
-            if not crashed:
+            if not crash:
                 obs, reward, *flags = call()
-                return (
-                    doors.observe(obs),
-                    np.asarray(reward, np.float32),
-                    *(np.asarray(flag, bool) for flag in flags),
-                )
+                flags = [np.asarray(flag, bool) for flag in flags]
+                return doors.observe(obs), np.asarray(reward, np.float32), *flags
         except BaseException as error:  # even SystemExit: nothing may leave a callback
-            crashed.append(True)
-            _mailbox.append(EnvironmentCrashed(name, error))
-        still = np.zeros(num_rows, bool)
+            crash.append(EnvironmentCrashed(name, error))
+        if not _mailbox:
+            _mailbox.append(crash[0])
         return blank, np.zeros(num_rows, np.float32), still, still, still
 
     def host_reset(index):
-        still = np.zeros(num_rows, bool)
         call = lambda: (devices[int(index)].reset(), np.zeros(num_rows), still, still, still)
         return np.array([[index, 0]], np.int32), *guarded(call)
 
@@ -298,16 +298,13 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
 def _state_and_time_step(answer: tuple) -> tuple[HostState, TimeStep]:
     token, obs, reward, terminated, truncated, valid = answer
     info = {"raw_reward": reward, "episode_over": terminated | truncated}
-    return HostState(token), TimeStep(obs, reward, terminated, truncated & ~terminated, valid, info)
+    return HostState(token), TimeStep(obs, reward, terminated, truncated, valid, info)
 
 
 def _blank(observation: ObservationSpace, num_rows: int) -> Tree:
-    zeros = lambda box: np.zeros((num_rows, *box.shape), box.dtype)
-    return (
-        zeros(observation)
-        if isinstance(observation, Box)
-        else {key: zeros(box) for key, box in observation.items()}
-    )
+    if isinstance(observation, Box):
+        return np.zeros((num_rows, *observation.shape), observation.dtype)
+    return {key: _blank(box, num_rows) for key, box in observation.items()}
 
 
 def _batch(rows: list[Any]) -> Any:

@@ -23,6 +23,9 @@ from shoal.types import EnvRecipe, JaxEnv, ShoalError
 _PLUGINS = {"ALE/": ("ale_py", "ale-py"), "MiniGrid-": ("minigrid",) * 2, "BabyAI-": ("minigrid",) * 2}
 """How names begin that Gymnasium knows once another package is imported: its module, its name for pip."""
 
+_RECODED = {"Blackjack-v1", "tabular/Blackjack-v0"}
+"""Ids that EnvPool shares with Gymnasium while it observes them otherwise: only a prefix picks EnvPool's."""
+
 _registered: dict[str, JaxEnv] = {}
 
 
@@ -85,16 +88,16 @@ def list_environments(pattern: str | None = None) -> list[tuple[str, str]]:
 
 def _read(name: str) -> tuple[list[str], str]:
     """The implementations to ask, in order, and what to ask them for."""
-    backend, colon, identifier = name.partition(":")
-    if colon and backend in _BACKENDS:
-        backends = [backend]
-    else:
-        backends, identifier = list(_BACKENDS), name
-    module, colon, inner = identifier.rpartition(":")
-    if not colon:
-        return backends, identifier
-    _import_module(module, name)
-    return [backend for backend in backends if backend != "envpool"], inner
+    forced, colon, identifier = name.partition(":")
+    if not colon or forced not in _BACKENDS:
+        forced, identifier = "", name
+    module, _, identifier = identifier.rpartition(":")
+    if module:
+        _import_module(module, name)
+    if forced:
+        return [forced], identifier
+    unasked = {"envpool"} if module or identifier in _RECODED else set()
+    return [backend for backend in _BACKENDS if backend not in unasked], identifier
 
 
 def _import_module(module: str, name: str) -> None:
@@ -107,7 +110,9 @@ def _import_module(module: str, name: str) -> None:
             raise ShoalError(f"{name}: module {module} needs {error.name}, which is not installed") from error
         raise ShoalError(f"{name}: no module {module!r} here or among the installed packages") from error
     except Exception as error:
-        raise ShoalError(f"{name}: importing {module} raised {type(error).__name__}: {error}") from error
+        raise ShoalError(
+            f"{name}: importing {module} raised {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
 
 
 def _jax_names() -> Collection[str]:
@@ -132,11 +137,12 @@ def _envpool_names() -> Collection[str]:
 def _gym_names() -> Collection[str]:
     if importlib.util.find_spec("gymnasium") is None:
         return []
-    gymnasium = import_gymnasium()
     for module, _ in _PLUGINS.values():
         if importlib.util.find_spec(module) is not None:
-            gymnasium.register_envs(importlib.import_module(module))
-    return [name for name in gymnasium.registry if not name.startswith("GymV")]  # adapters for older APIs
+            importlib.import_module(module)
+    return [
+        name for name in import_gymnasium().registry if not name.startswith("GymV")
+    ]  # older APIs' adapters
 
 
 def _gym_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
@@ -152,10 +158,15 @@ def _without_ram(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _knows_gym(name: str) -> bool:
+    if importlib.util.find_spec("gymnasium") is None:
+        return False
+    name, _ = _without_ram(name)
+    if name in import_gymnasium().registry:
+        return True
     for beginning, (module, package) in _PLUGINS.items():
         if name.startswith(beginning) and importlib.util.find_spec(module) is None:
             raise ShoalError(f"{name} needs {package}: pip install {package}")
-    return _without_ram(name)[0] in _gym_names()
+    return name in _gym_names()
 
 
 class _Backend(NamedTuple):
@@ -173,15 +184,16 @@ _BACKENDS = {
 
 
 def _unknown(name: str, identifier: str, backends: list[str]) -> ShoalError:
-    missing = [m for m in ("envpool", "gymnasium") if importlib.util.find_spec(m) is None]
-    if missing and any(backend != "jax" for backend in backends):
-        return ShoalError(
-            f"unknown environment {name!r}; more are known with: pip install {' '.join(missing)}"
-        )
-    names = [known for known, backend in list_environments() if backend in backends]
-    guesses = " or ".join(_guesses(identifier, names))
-    question = f"did you mean {guesses}? " if guesses else ""
-    return ShoalError(f"unknown environment {name!r}; {question}(shoal envs lists them)")
+    everything = list_environments()
+    prefix = name.removesuffix(identifier)
+    guesses = _guesses(identifier, [known for known, backend in everything if backend in backends])
+    guesses = [prefix + guess for guess in guesses] or [
+        f"{b}:{known}" for known, b in everything if known == identifier
+    ]
+    question = f"; did you mean {' or '.join(guesses)}?" if guesses else ""
+    missing = [module for module in ("envpool", "gymnasium") if importlib.util.find_spec(module) is None]
+    more = f"; for more: pip install {' '.join(missing)}" if missing else ""
+    return ShoalError(f"unknown environment {name!r}{question} (shoal envs lists them{more})")
 
 
 def _guesses(identifier: str, names: list[str]) -> list[str]:

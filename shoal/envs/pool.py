@@ -32,6 +32,7 @@ _OURS = {
     "env_seed",
     "max_num_players",
     "gym_reset_return_info",
+    "base_path",
     "render_mode",
 }
 """Settings of a pool that are not the user's to choose."""
@@ -128,7 +129,7 @@ def _doors(name: str, options: dict[str, Any]) -> Doors:
         ),
         family=import_envpool().registration.registry.specs[name][0],
         observe=observe,
-        act=lambda action: act(action).astype(dtype).reshape(-1, *row_shape),
+        act=lambda action: act(action).astype(dtype).reshape(len(action), *row_shape),
         scored={"info:reward", "info:terminated"} <= set(pool_spec.state_array_spec),
     )
 
@@ -142,7 +143,12 @@ def _described(name: str, options: dict[str, Any]) -> Any:
             raise ShoalError(f"{name} needs Qt 5: apt-get install libqt5gui5") from error
         raise ShoalError(f"{name}: EnvPool cannot load it: {_first_line(error)}") from error
     except TypeError as error:
-        raise UnknownOptions(f"envpool:{name} does not take these options: {_first_line(error)}") from error
+        known = set(import_envpool().make_spec(name).config._fields) - _OURS
+        others = ", ".join(sorted(options.keys() - known))
+        if not others:
+            raise ShoalError(f"{name}: an option has a value of the wrong type, in {options}") from error
+        takes = ", ".join(sorted(known))
+        raise UnknownOptions(f"envpool:{name} does not take {others}; it takes {takes}") from error
     except (RuntimeError, ValueError, AssertionError) as error:
         raise ShoalError(f"{name}: EnvPool refused it: {_first_line(error)}") from error
 
@@ -262,7 +268,7 @@ def _load_opengl(name: str) -> None:
 
     It must be the very library EnvPool draws with, which its wheels bring along.
     """
-    bundled = Path(import_envpool().__file__).parent.with_name("envpool.libs").glob("libEGL-*")
+    bundled = Path(str(import_envpool().__file__)).parent.with_name("envpool.libs").glob("libEGL-*")
     try:
         ctypes.CDLL(str(next(bundled, "libEGL.so.1")), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:

@@ -58,9 +58,11 @@ def action_door(space: gs.Space, name: str) -> tuple[ActionSpace, Convert]:
             low, high = bounds(space)
 
             def clip(action):
-                return action.astype(space.dtype).reshape(-1, *space.shape).clip(low[None], high[None])
+                return (
+                    action.astype(space.dtype).reshape(len(action), *space.shape).clip(low[None], high[None])
+                )
 
-            return Box(_shape(space), low.reshape(_shape(space)), high.reshape(_shape(space))), clip
+            return _real_box(_shape(space), low, high), clip
     raise ShoalError(
         f"{name}: cannot act in {_brief(space)}; Discrete, MultiDiscrete, MultiBinary and Box work"
     )
@@ -71,7 +73,7 @@ def bounds(space: gs.Box) -> tuple[np.ndarray, np.ndarray]:
     low, high = np.array(space.low), np.array(space.high)
     if not np.issubdtype(space.dtype, np.floating):
         return low, high
-    limits = np.finfo(space.dtype)
+    limits = np.finfo(str(space.dtype))
     endless = (low == limits.tiny) & (high == limits.max)
     low = np.where(endless | (low == limits.min), -np.inf, low).astype(space.dtype)
     return low, np.where(high == limits.max, np.inf, high).astype(space.dtype)
@@ -85,16 +87,20 @@ def _observation_leaf(space: gs.Space, name: str) -> tuple[Box, Convert]:
             return _one_hot(space.nvec.reshape(-1), np.asarray(space.start).reshape(-1))
         case gs.MultiBinary():
             shape = _shape(space)
-            return Box(shape, 0.0, 1.0), lambda raw: raw.astype(np.float32).reshape(-1, *shape)
+            return Box(shape, 0.0, 1.0), lambda raw: raw.astype(np.float32).reshape(len(raw), *shape)
         case gs.Box() if space.dtype == np.uint8:
             return _bytes(space)
         case gs.Box():
             shape, (low, high) = _shape(space), bounds(space)
-            box = Box(shape, low.astype(np.float32).reshape(shape), high.astype(np.float32).reshape(shape))
-            return box, lambda raw: raw.astype(np.float32).reshape(-1, *shape)
+            convert = lambda raw: raw.astype(np.float32).reshape(len(raw), *shape)
+            return _real_box(shape, low, high), convert
     raise ShoalError(
         f"{name}: cannot observe {_brief(space)}; Box, Discrete, MultiDiscrete, MultiBinary, Dict work"
     )
+
+
+def _real_box(shape: tuple[int, ...], low: np.ndarray, high: np.ndarray) -> Box:
+    return Box(shape, low.astype(np.float32).reshape(shape), high.astype(np.float32).reshape(shape))
 
 
 def _one_hot(nums: np.ndarray, start: np.ndarray) -> tuple[Box, Convert]:
@@ -102,7 +108,7 @@ def _one_hot(nums: np.ndarray, start: np.ndarray) -> tuple[Box, Convert]:
     value = np.concatenate([first + np.arange(num) for num, first in zip(nums, start, strict=True)])
 
     def convert(raw):
-        return (raw.reshape(-1, len(nums))[:, part] == value[None]).astype(np.float32)
+        return (raw.reshape(len(raw), len(nums))[:, part] == value[None]).astype(np.float32)
 
     return Box((len(part),), 0.0, 1.0), convert
 
@@ -111,8 +117,9 @@ def _bytes(space: gs.Box) -> tuple[Box, Convert]:
     shape = _shape(space)
     if len(shape) == 3 and shape[0] < shape[2]:
         channels, height, width = shape
-        return Box((height, width, channels), 0, 255, "uint8"), lambda raw: raw.transpose(0, 2, 3, 1)
-    return Box(shape, 0, 255, "uint8"), lambda raw: raw.reshape(-1, *shape)
+        channels_last = lambda raw: raw.reshape(len(raw), *shape).transpose(0, 2, 3, 1)
+        return Box((height, width, channels), 0, 255, "uint8"), channels_last
+    return Box(shape, 0, 255, "uint8"), lambda raw: raw.reshape(len(raw), *shape)
 
 
 def _integer_box(space: gs.Box, name: str) -> tuple[MultiDiscrete, Convert]:
@@ -124,7 +131,7 @@ def _integer_box(space: gs.Box, name: str) -> tuple[MultiDiscrete, Convert]:
 
 def _shift(start: Any, dtype: Any, shape: tuple[int, ...]) -> Convert:
     start = np.asarray(start).astype(dtype)
-    return lambda action: action.astype(dtype).reshape(-1, *shape) + start[None]
+    return lambda action: action.astype(dtype).reshape(len(action), *shape) + start[None]
 
 
 def _leaves(space: gs.Space, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], gs.Space]]:

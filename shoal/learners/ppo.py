@@ -139,7 +139,7 @@ class Batch(NamedTuple):
 
     obs: Tree  # (B, ...)
     action: Array  # (B, ...)
-    outputs: Array  # (B, num_outputs)
+    outputs: Array | tuple[()]  # (B, num_outputs), where the objective asks for them
     log_prob: Array  # (B,)
     value: Array  # (B,)
     advantage: Array  # (B,)
@@ -266,6 +266,7 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     if setup.config.norm_adv == "batch":
         advantage = standardise_advantages(advantage, weight)
     log_prob = setup.distribution.log_prob(outputs, rollout.action)
+    outputs = outputs if setup.config.objective == "kl" else ()
     return trees.merge_axes(Batch(obs, rollout.action, outputs, log_prob, value, advantage, target, weight))
 
 
@@ -284,9 +285,7 @@ def learn(
 
     def epoch(carry, key):
         before, stopped = carry
-        order = jax.random.permutation(key, config.batch_size)
-        shuffled = jax.tree.map(lambda x: x[order].reshape(config.num_minibatches, -1, *x.shape[1:]), batch)
-        after, metrics = jax.lax.scan(step, before, shuffled)
+        after, metrics = jax.lax.scan(step, before, shuffle(config, key, batch))
         if config.target_kl is None:
             return (after, stopped), metrics
         metrics = jax.tree.map(lambda x: jnp.where(stopped, jnp.nan, x), metrics)
@@ -298,10 +297,10 @@ def learn(
         epoch, start, jax.random.split(key, config.update_epochs)
     )
     last_kl = jnp.nanmean(metrics["approx_kl"][-1])
-    metrics = jax.tree.map(jnp.nanmean, metrics) | {
-        "learning_rate": rate,
-        "explained_variance": losses.explained_variance(batch.value, batch.target, batch.weight),
-    }
+    metrics = jax.tree.map(jnp.nanmean, metrics)
+    metrics |= shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
+    metrics["learning_rate"] = rate
+    metrics["explained_variance"] = losses.explained_variance(batch.value, batch.target, batch.weight)
     memory = state.memory
     if config.objective == "kl":
         metrics["kl_coef"] = memory.kl_coef
@@ -355,14 +354,41 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
     if setup.config.objective == "kl":
         terms["kl"] = state.memory.kl_coef * total(distribution.kl(batch.outputs, outputs))
 
+    metrics = {f"loss/{name}": term for name, term in terms.items()} | {
+        "entropy": entropy,
+        "approx_kl": total(losses.approximate_kl(log_ratio)),
+        "clip_fraction": total(jnp.abs(ratio - 1) > hypers.clip_coef),
+    }
+    return sum(terms.values()), metrics
+
+
+def shares(terms: dict[str, Array]) -> dict[str, Array]:
+    """The loss as a whole, and how much of its size each term makes up."""
     size = sum(jnp.abs(term) for term in terms.values()) + 1e-12
-    metrics = {f"loss/{name}": term for name, term in terms.items()}
-    metrics |= {f"loss_share/{name}": jnp.abs(term) / size for name, term in terms.items()}
-    metrics["loss/total"] = sum(terms.values())
-    metrics["entropy"] = entropy
-    metrics["approx_kl"] = total(losses.approximate_kl(log_ratio))
-    metrics["clip_fraction"] = total(jnp.abs(ratio - 1) > hypers.clip_coef)
-    return metrics["loss/total"], metrics
+    parts = {name.replace("loss/", "loss_share/"): jnp.abs(term) / size for name, term in terms.items()}
+    return parts | {"loss/total": sum(terms.values())}
+
+
+def shuffle(config: PPOConfig, key: Array, batch: Batch) -> Batch:
+    """Samples in random order, as (num_minibatches, B, ...).
+
+    Samples of one moment in neighbouring environments travel together, which makes the permutation
+    shorter (sorting is slow) and the copies longer; a minibatch still joins at least 32 moments.
+    """
+    size = config.batch_size // config.num_minibatches
+    together = max(n for n in range(1, config.num_envs + 1) if config.num_envs % n == 0 and fits(size, n))
+    order = jax.random.permutation(key, config.batch_size // together)
+
+    def mix(x):
+        blocks = x.reshape(-1, together, *x.shape[1:])[order]
+        return blocks.reshape(config.num_minibatches, size, *x.shape[1:])
+
+    return jax.tree.map(mix, batch)
+
+
+def fits(size: int, together: int) -> bool:
+    """Whether a minibatch is made of whole blocks, and of enough of them."""
+    return size % together == 0 and (together == 1 or size // together >= 32)
 
 
 def optimiser(hypers: Hypers, rate: Array) -> optax.GradientTransformation:

@@ -24,7 +24,7 @@ DIAGNOSTICS = (
     "grad_norm",
     "learning_rate",
 )
-"""Metrics drawn beside the losses, which are the ones whose names end in `loss`."""
+"""Metrics drawn beside the losses, which are the ones whose names begin with `loss/`."""
 
 MANY_LINES = 32
 """Above this many learners only their mean and band are drawn."""
@@ -107,7 +107,7 @@ def _labels(runs: list[Path]) -> dict[Path, str]:
 
 def _plot_run(table: dict[str, np.ndarray], label: str, folder: Path) -> list[Path]:
     returns, rates = pivot(table, "return_mean"), speed(table)
-    losses = [name for name in table if name.endswith("loss")] + [
+    losses = [name for name in table if name.startswith("loss/")] + [
         name for name in DIAGNOSTICS if name in table
     ]
     losses = [name for name in losses if name not in LEADING and np.isfinite(table[name]).any()]

@@ -1,0 +1,42 @@
+# make demo   set up, then train CartPole-v1 before your eyes
+# make test   set up, then run the checks and the tests (what CI runs)
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test setup check format learn bench docs clean
+
+demo: setup
+	$(BIN)/shoal train CartPole-v1 --seed 1
+
+test: check
+	$(BIN)/pytest
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Shoal needs Python 3.11 or newer; try make PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+learn: setup
+	$(BIN)/pytest -m learn tests/learning
+
+bench: setup
+	$(BIN)/python bench/run.py
+
+clean:
+	rm -rf .venv .venv-peers

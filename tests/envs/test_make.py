@@ -1,0 +1,172 @@
+"""Environments by name: which implementation answers, and what is said when none does."""
+
+import importlib.util
+import subprocess
+import sys
+
+import gymnasium
+import pytest
+
+from shoal.envs import make as make_module
+from shoal.envs.make import list_environments, make, register
+from shoal.envs.pool import UnknownOptions
+from shoal.envs.probes import counter
+from shoal.types import ShoalError
+
+without = {
+    package: lambda name, find=importlib.util.find_spec, package=package: (
+        None if name == package else find(name)
+    )
+    for package in ("envpool", "gymnasium", "ale_py")
+}
+"""Ways of looking for packages that find all but one."""
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    monkeypatch.setattr(make_module, "_registered", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("CartPole-v1", "jax"),
+        ("jax:CartPole-v1", "jax"),
+        ("envpool:CartPole-v1", "envpool"),
+        ("gym:CartPole-v1", "gym"),
+        ("HalfCheetah-v4", "envpool"),
+        ("Taxi-v4", "gym"),
+        ("Blackjack-v1", "gym"),
+        ("envpool:Blackjack-v1", "envpool"),
+    ],
+)
+def test_a_bare_name_picks_the_fastest_and_a_prefix_forces_one(name, backend):
+    spec = make(name).spec
+    assert spec.backend == backend
+    assert spec.name == name.rpartition(":")[2]
+
+
+def test_built_in_environments_import_neither_gymnasium_nor_envpool():
+    script = (
+        "import shoal, sys; shoal.make('CartPole-v1'); print({'gymnasium', 'envpool'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [
+        ("CartPol-v1", "CartPole-v1"),
+        ("cartpole-v1", "CartPole-v0 or CartPole-v1"),
+        ("CartPole", "CartPole-v0 or CartPole-v1"),
+        ("LunarLander-v9", "LunarLander-v3"),
+        ("envpool:Brekout-v5", "envpool:Breakout-v5"),
+        ("jax:HalfCheetah-v4", "envpool:HalfCheetah-v4 or gym:HalfCheetah-v4"),
+    ],
+)
+def test_a_misspelt_name_gets_a_guess(name, guess):
+    with pytest.raises(ShoalError) as caught:
+        make(name)
+    assert guess in str(caught.value)
+    assert str(caught.value).startswith(f"unknown environment {name!r}; did you mean ")
+    assert str(caught.value).endswith("? (shoal envs lists them)")
+
+
+def test_a_name_like_no_other_gets_none():
+    with pytest.raises(ShoalError, match=r"^unknown environment 'zzzzqqqq' \(shoal envs lists them\)$"):
+        make("zzzzqqqq")
+
+
+def test_options_reach_the_implementation_that_has_them():
+    assert make("CartPole-v1", max_episode_steps=7).spec.max_episode_steps == 7
+    assert make("HalfCheetah-v4", max_episode_steps=7).spec.max_episode_steps == 7
+    assert make("Breakout-v5", stack_num=2).spec.observation.shape == (84, 84, 2)
+    assert make("FrozenLake-v1").spec.backend == "envpool"
+    assert make("FrozenLake-v1", is_slippery=False).spec.backend == "gym"
+    with pytest.raises(
+        UnknownOptions, match=r"^jax:CartPole-v1 takes only the option max_episode_steps, not wind$"
+    ):
+        make("jax:CartPole-v1", wind=1)
+    with pytest.raises(UnknownOptions, match=r"^gym:CartPole-v1 does not take these options: .*wind"):
+        make("CartPole-v1", wind=1)
+
+
+def test_an_environment_of_ones_own(registry):
+    register("Mine-v0", counter(limit=3))
+    spec = make("Mine-v0").spec
+    assert (spec.name, spec.backend, spec.max_episode_steps) == ("Mine-v0", "jax", 3)
+    assert ("Mine-v0", "jax") in list_environments("mine")
+    with pytest.raises(ShoalError, match=r"^CartPole-v1 is built in; register"):
+        register("CartPole-v1", counter(limit=3))
+    with pytest.raises(ShoalError, match=r"^cannot register 'a:b': a colon"):
+        register("a:b", counter(limit=3))
+
+
+def test_a_module_in_the_current_folder_is_imported_first(registry, tmp_path, monkeypatch):
+    (tmp_path / "my_worlds.py").write_text(
+        "import gymnasium, shoal\n"
+        "from shoal.envs.probes import counter\n"
+        "shoal.register('Ours-v0', counter(limit=3))\n"
+        "gymnasium.register('Theirs-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv')\n"
+    )
+    (tmp_path / "my_broken_worlds.py").write_text("import no_such_package\n")
+    (tmp_path / "my_raising_worlds.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert make("my_worlds:Ours-v0").spec.backend == "jax"
+    assert make("my_worlds:Theirs-v0").spec.backend == "gym"
+    assert make("gym:my_worlds:Theirs-v0").spec.name == "Theirs-v0"
+    with pytest.raises(
+        ShoalError, match=r"^unknown environment 'my_worlds:Our-v0'; did you mean my_worlds:Ours-v0\?"
+    ):
+        make("my_worlds:Our-v0")
+    with pytest.raises(
+        ShoalError, match=r"^my_world:Ours-v0: no module 'my_world' here or among the installed"
+    ):
+        make("my_world:Ours-v0")
+    with pytest.raises(ShoalError, match=r"my_broken_worlds needs no_such_package, which is not installed$"):
+        make("my_broken_worlds:Ours-v0")
+    with pytest.raises(
+        ShoalError, match=r"importing my_raising_worlds raised ZeroDivisionError: division by zero$"
+    ):
+        make("my_raising_worlds:Ours-v0")
+    del gymnasium.registry["Theirs-v0"]
+
+
+def test_without_envpool_a_bare_name_falls_through(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", without["envpool"])
+    assert make("FrozenLake-v1").spec.backend == "gym"
+    with pytest.raises(ShoalError, match=r"^unknown environment 'envpool:Br.*pip install envpool\)$"):
+        make("envpool:Breakout-v5")
+
+
+def test_without_gymnasium_the_built_in_ones_remain(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", without["gymnasium"])
+    assert make("CartPole-v1").spec.backend == "jax"
+    with pytest.raises(ShoalError, match=r"pip install gymnasium\)$"):
+        make("gym:CartPole-v1")
+
+
+def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", without["ale_py"])
+    for name in [name for name in gymnasium.registry if name.startswith("ALE/")]:
+        monkeypatch.delitem(gymnasium.registry, name)
+    with pytest.raises(ShoalError, match=r"^ALE/Breakout-v5 needs ale-py: pip install ale-py$"):
+        make("ALE/Breakout-v5")
+
+
+def test_atari_by_gymnasium():
+    pytest.importorskip("ale_py")
+    assert make("gym:ALE/Breakout-ram-v5").spec.observation.shape == (128,)
+    assert make("gym:ALE/Breakout-v5").spec.observation.shape == (210, 160, 3)
+
+
+def test_the_list_names_every_implementation_fastest_first():
+    assert list_environments("acrobot-v") == [
+        ("Acrobot-v1", "jax"),
+        ("Acrobot-v1", "envpool"),
+        ("Acrobot-v1", "gym"),
+    ]
+    assert ("BigfishEasy-v0", "envpool") in list_environments("big*")
+    assert len(list_environments()) > 1500
