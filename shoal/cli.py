@@ -311,7 +311,7 @@ def _remember_compilations() -> None:
     import jax
 
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    if jax.config.jax_compilation_cache_dir is None:
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(home / "shoal" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

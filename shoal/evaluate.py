@@ -11,6 +11,7 @@ from jax import Array
 
 from shoal import trees
 from shoal.collect import Worlds, begin, score
+from shoal.envs.host import raise_crash
 from shoal.mesh import ROWS, WHOLE, make_mesh, on_each_device
 from shoal.types import Env, EnvRecipe, Learner, LearnerState, ShoalError
 
@@ -59,7 +60,7 @@ def evaluate(
     Every environment plays exactly one episode, so short episodes do not count more than long ones.
     """
     num_learners = jax.tree.leaves(cohort)[0].shape[0]
-    mesh = make_mesh(num_learners)
+    mesh = make_mesh(num_learners, recipe.spec.parallel)
     seeds = np.random.SeedSequence([seed, 7]).generate_state(num_learners * episodes)
     env = recipe.build(seeds.reshape(mesh.shape["learners"], -1), False)
     keys = jax.random.split(jax.random.key(seed), (num_learners, episodes))
@@ -69,7 +70,9 @@ def evaluate(
     play = jax.jit(play)
     for chunk in range(PATIENCE // CHUNK):
         worlds, tally = play(jax.random.fold_in(jax.random.key(seed), chunk), cohort, worlds, tally)
-        if np.all(tally.done):
+        done = np.all(tally.done)
+        raise_crash()
+        if done:
             return np.asarray(tally.returns), np.asarray(tally.lengths)
     raise ShoalError(f"an episode of {recipe.spec.name} did not end within {PATIENCE:,} steps")
 
@@ -112,7 +115,9 @@ def episode(
     memory = one.memory
     for t in range(max_steps):
         memory, state, step = advance(jax.random.fold_in(key_play, t), memory, state, step.obs)
-        yield env.render(state, 0), float(step.info["raw_reward"][0])
+        reward = float(step.info["raw_reward"][0])
+        raise_crash()
+        yield env.render(state, 0), reward
         if step.info["episode_over"][0]:
             return
 

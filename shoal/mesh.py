@@ -5,9 +5,7 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-from shoal.types import Tree
+from jax.sharding import Mesh, PartitionSpec
 
 ROWS = PartitionSpec("learners")
 """Divided among devices along the learner axis."""
@@ -26,21 +24,16 @@ def use_every_core() -> None:
         return
 
 
-def make_mesh(num_learners: int) -> Mesh:
-    """The devices a cohort is spread over: as many as divide its learners evenly.
+def make_mesh(num_learners: int, parallel: bool = True) -> Mesh:
+    """The devices a cohort is spread over: as many as divide its learners evenly, or just one.
 
     >>> make_mesh(1).shape["learners"]
     1
     """
     use_every_core()
-    devices = jax.devices()
+    devices = jax.devices() if parallel else jax.devices()[:1]
     usable = max(n for n in range(1, len(devices) + 1) if num_learners % n == 0)
     return Mesh(np.array(devices[:usable]).reshape(usable, 1), ("learners", "data"))
-
-
-def shard(mesh: Mesh, tree: Tree) -> Tree:
-    """Put a host tree with a leading learner axis on the mesh."""
-    return jax.device_put(tree, NamedSharding(mesh, ROWS))
 
 
 def on_each_device(mesh: Mesh, function: Callable, in_specs, out_specs) -> Callable:

@@ -38,6 +38,14 @@ class NetworkMaker(Protocol):
     def __call__(self, key: Array, spec: EnvSpec, num_outputs: int) -> Network: ...
 
 
+class Encoder(Protocol):
+    """Turns one observation into a vector of `num_out` numbers."""
+
+    num_out: int
+
+    def __call__(self, obs: Tree) -> Array: ...
+
+
 class Dense(eqx.Module):
     """x W + b."""
 
@@ -81,7 +89,7 @@ class Flatten(eqx.Module):
     num_out: int = eqx.field(static=True)
 
     def __call__(self, obs: Array) -> Array:
-        return obs.reshape(obs.shape[: obs.ndim - self.rank] + (self.num_out,)).astype(jnp.float32)
+        return obs.reshape(*obs.shape[: obs.ndim - self.rank], self.num_out).astype(jnp.float32)
 
 
 class NatureCNN(eqx.Module):
@@ -155,7 +163,7 @@ class Impala(eqx.Module):
 class Joined(eqx.Module):
     """Named observations through encoders of their own, side by side in the order of their names."""
 
-    encoders: dict[str, eqx.Module]
+    encoders: dict[str, Encoder]
     num_out: int = eqx.field(static=True)
 
     def __call__(self, obs: dict[str, Array]) -> Array:
@@ -186,7 +194,7 @@ class MLP(eqx.Module):
 class ActorCritic(eqx.Module):
     """A policy and a value on one encoder; for vectors the encoder is empty and they share nothing."""
 
-    encoder: eqx.Module
+    encoder: Encoder
     actor: MLP
     critic: MLP
     log_std: Array | None  # (A,) for continuous actions
@@ -214,7 +222,7 @@ def is_image(box: Box) -> bool:
     return len(box.shape) == 3 and box.dtype == "uint8" and min(box.shape[:2]) >= 36
 
 
-def make_encoder(key: Array, space: ObservationSpace, images: str, init: Initializer) -> eqx.Module:
+def make_encoder(key: Array, space: ObservationSpace, images: str, init: Initializer) -> Encoder:
     """Vectors as they are, images through `images` (`nature` or `impala`), named parts joined."""
     if isinstance(space, dict):
         keys = jax.random.split(key, len(space))

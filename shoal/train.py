@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from shoal.collect import Episodes, Worlds, collect
 from shoal.collect import begin as begin_worlds
-from shoal.envs.host import take_crash
+from shoal.envs.host import raise_crash
 from shoal.envs.make import make
 from shoal.exchange.schedule import none
 from shoal.learners.ppo import PPOConfig, ppo
@@ -173,7 +173,7 @@ def make_trainer(
     """
     recipe = recipe or make(config.env, **config.env_options)
     exchange = exchange or none()
-    mesh = make_mesh(config.learners)
+    mesh = make_mesh(config.learners, recipe.spec.parallel)
     learner = ppo(config.algo, recipe.spec, config.num_iterations, network)
     env = recipe.build(row_seeds(config, start).reshape(mesh.shape["learners"], -1), False)
     rows, whole = NamedSharding(mesh, ROWS), NamedSharding(mesh, WHOLE)
@@ -223,7 +223,7 @@ def begin_learners(
 ) -> tuple[LearnerState, Worlds, Array]:
     """New learners in new episodes, on one device. keys (L,)."""
     key_learner, key_env, key_train = jnp.moveaxis(jax.vmap(partial(jax.random.split, num=3))(keys), 1, 0)
-    # One after another: batched QR factorisations on several CPU devices at once wait for each other for ever.
+    # One after another: batched QR factorisations on two CPU devices wait for each other for ever.
     cohort = jax.lax.map(learner.init, key_learner)
     row_keys = jax.vmap(partial(jax.random.split, num=num_envs))(key_env)  # (L, E)
     params = jax.tree.map(lambda x: jnp.full(row_keys.shape, x, jnp.float32), env.spec.params)
@@ -280,12 +280,11 @@ def pulses(trainer: Trainer, state: TrainState) -> Iterator[Report]:
 
 
 def run(advance: Callable, state: TrainState, count: int) -> tuple[TrainState, Pulse]:
-    """Advance and wait; an environment that raised is reported as itself."""
-    try:
-        state, pulse = advance(state, jnp.int32(count))
-        return state, jax.device_get(pulse)
-    except jax.errors.JaxRuntimeError as error:
-        raise take_crash() or error from None
+    """Advance and wait; an environment that raised meanwhile is reported as itself."""
+    state, pulse = advance(state, jnp.int32(count))
+    pulse = jax.device_get(pulse)
+    raise_crash()
+    return state, pulse
 
 
 def scores(episodes: Episodes) -> dict[str, np.ndarray]:

@@ -63,6 +63,8 @@ class EnvSpec:
     max_episode_steps: int | None = None
     params: Tree = ()
     """The default physical parameters, a pytree of scalars; `()` where the environment has none."""
+    parallel: bool = True
+    """Whether several devices step it at once; Python environments hold one lock, so one device does."""
     exact_resume: bool = True
     """Whether a saved environment continues mid-episode, bit for bit."""
 

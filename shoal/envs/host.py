@@ -56,6 +56,12 @@ def take_crash() -> EnvironmentCrashed | None:
     return first
 
 
+def raise_crash() -> None:
+    """Raise what `take_crash` finds, if anything."""
+    if crash := take_crash():
+        raise crash
+
+
 class HostState(NamedTuple):
     """What one device carries from step to step; globally the token's first axis is the devices'."""
 
@@ -79,7 +85,7 @@ def gym_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
     action, act = action_door(rows.action_space, name)
     limit = rows.max_episode_steps
     rows.close()
-    spec = EnvSpec(name, "gym", observation, action, limit, exact_resume=False)
+    spec = EnvSpec(name, "gym", observation, action, limit, parallel=False, exact_resume=False)
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         if rendering and "DISPLAY" not in os.environ:

@@ -100,8 +100,8 @@ class PPOConfig:
             raise ShoalError("learning_rate must be positive, gamma and gae_lambda between 0 and 1")
         if self.batch_size % (self.num_minibatches * self.grad_accumulation):
             raise ShoalError(
-                f"num_minibatches {self.num_minibatches} x grad_accumulation {self.grad_accumulation} does not "
-                f"divide num_envs {self.num_envs} x num_steps {self.num_steps} = {self.batch_size}"
+                f"num_minibatches {self.num_minibatches} x grad_accumulation {self.grad_accumulation} "
+                f"does not divide num_envs {self.num_envs} x num_steps {self.num_steps} = {self.batch_size}"
             )
 
 
@@ -359,14 +359,14 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
         "approx_kl": total(losses.approximate_kl(log_ratio)),
         "clip_fraction": total(jnp.abs(ratio - 1) > hypers.clip_coef),
     }
-    return sum(terms.values()), metrics
+    return jnp.asarray(sum(terms.values())), metrics
 
 
 def shares(terms: dict[str, Array]) -> dict[str, Array]:
     """The loss as a whole, and how much of its size each term makes up."""
     size = sum(jnp.abs(term) for term in terms.values()) + 1e-12
     parts = {name.replace("loss/", "loss_share/"): jnp.abs(term) / size for name, term in terms.items()}
-    return parts | {"loss/total": sum(terms.values())}
+    return parts | {"loss/total": jnp.asarray(sum(terms.values()))}
 
 
 def shuffle(config: PPOConfig, key: Array, batch: Batch) -> Batch:

@@ -137,7 +137,7 @@ def gaussian(shape: tuple[int, ...]) -> Distribution:
     half_log_tau = 0.5 * float(np.log(2 * np.pi))
 
     def flat(action):
-        return action.reshape(action.shape[: action.ndim - len(shape)] + (size,))
+        return action.reshape(*action.shape[: action.ndim - len(shape)], size)
 
     def full(flat_action):
         return flat_action.reshape(flat_action.shape[:-1] + shape)

@@ -77,7 +77,8 @@ def load(path: Path, like: Tree) -> tuple[Tree, dict]:
     """One checkpoint, by the path of either of its files: (tree, meta).
 
     The tree has the structure of `like`, whose leaves are arrays or ShapeDtypeStructs; parts of the
-    saved tree that `like` does not name at its top are left out. The leaves are NumPy arrays, and typed PRNG keys where `like` has them; placing them is the caller's choice.
+    saved tree that `like` does not name at its top are left out. The leaves are NumPy arrays, and
+    typed PRNG keys where `like` has them; placing them is the caller's choice.
     """
     data = Path(path).with_suffix(".safetensors")
     record = _read_record(data)

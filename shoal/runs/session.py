@@ -4,7 +4,7 @@ import shutil
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +54,7 @@ class Finished(NamedTuple):
 
 def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool = False) -> Session:
     """Begin a run in its folder, or take it up where its newest checkpoint left it."""
+    recipe = make(config.env, **config.env_options)
     folder = make_folder(folder or default_folder(config))
     if clobber:
         clear(folder)
@@ -64,7 +65,7 @@ def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool 
             "use --out for another folder, or --clobber to start over"
         )
     found = checkpoint.newest_meta(folder / "checkpoints")
-    trainer = make_trainer(config, start=found["iteration"] if found else 0)
+    trainer = make_trainer(config, recipe=recipe, start=found["iteration"] if found else 0)
     state = trainer.begin()
     clock, resumed_step = Clock(), None
     if found:
@@ -83,7 +84,7 @@ def clear(folder: Path) -> None:
             path.unlink()
 
 
-def watch(session: Session) -> Iterator[Report]:
+def watch(session: Session) -> Generator[Report, None, None]:
     """Train to the end, writing metrics and checkpoints; every pulse is yielded to be shown.
 
     However it ends, by itself, closed early or by an error, what was reached is saved.
@@ -141,7 +142,7 @@ def top_score(report: Report) -> float:
     return float(np.max(np.where(np.isfinite(scores), scores, -np.inf)))
 
 
-def finish(session: Session, report: Report | None, interrupted: bool) -> Finished:
+def finish(session: Session, report: Report, interrupted: bool) -> Finished:
     """Write summary.json."""
     config = session.trainer.config
     scores = report.metrics["return_mean"]
@@ -191,7 +192,9 @@ def saved_parts(state: TrainState, exact: bool) -> dict[str, Tree]:
 def restore(trainer: Trainer, fresh: TrainState, folder: Path) -> tuple[TrainState, dict]:
     """The newest whole checkpoint on the devices; `fresh` gives its shapes and the new episodes."""
     exact = trainer.recipe.spec.exact_resume
-    parts, meta = checkpoint.load_latest(folder / "checkpoints", saved_parts(fresh, exact))
+    loaded = checkpoint.load_latest(folder / "checkpoints", saved_parts(fresh, exact))
+    assert loaded is not None, "open_session found one"
+    parts, meta = loaded
     episodes = parts["episodes"]
     if not exact:
         zero = fresh.worlds.episodes

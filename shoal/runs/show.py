@@ -28,8 +28,10 @@ class progress:
         devices = session.trainer.mesh.devices.size
         kind = session.trainer.mesh.devices.flat[0].platform
         self.console.print(
-            f"[bold]{spec.name}[/] on {spec.backend}, {config.learners} learner{'s' * (config.learners > 1)} x "
-            f"{config.algo.num_envs} envs, {devices} {kind} device{'s' * (devices > 1)} -> {session.folder}"
+            f"[bold]{spec.name}[/] on {spec.backend}, {_count(config.learners, 'learner')} x "
+            f"{_count(config.algo.num_envs, 'environment')}, {_count(devices, f'{kind} device')}"
+            f" -> {session.folder}",
+            soft_wrap=True,
         )
         if session.resumed_step is not None:
             how = (
@@ -81,9 +83,8 @@ class _Steps(ProgressColumn):
 def nothing_to_do(session: Session) -> None:
     """The run had already reached its end."""
     out = session.folder
-    print(
-        f"{out} is already trained to step {session.resumed_step:,}; a larger --steps goes on, --clobber starts over"
-    )
+    print(f"{out} is already trained to step {session.resumed_step:,}")
+    print("a larger --steps goes on, --clobber starts over")
     _next(out)
 
 
@@ -144,6 +145,10 @@ def _scores(returns: np.ndarray) -> str:
     if len(returns) == 1:
         return f"return {known[0]:.1f}"
     return f"return {known.mean():.1f} (best {known.max():.1f}, worst {known.min():.1f})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number > 1)}"
 
 
 def _short(number: float) -> str:

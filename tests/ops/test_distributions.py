@@ -60,20 +60,20 @@ def answers(kind):
         samples = d.sample(tiled(p, NUM_SAMPLES), d.draw(key_draw, (NUM_SAMPLES,)))
         noise = d.draw(key_noise, many.shape[:-1])
         log_prob = lambda outputs, actions: d.log_prob(tiled(outputs, len(actions)), actions)
-        return dict(
-            log_p=log_prob(p, actions),
-            log_q=log_prob(q, actions),
-            entropy=d.entropy(p),
-            kl=jnp.stack([d.kl(p, q), d.kl(q, p), d.kl(p, p)]),
-            samples=samples,
-            sample_log_p=log_prob(p, samples),
-            sample_log_q=log_prob(q, samples),
-            many_kl=d.kl(many, many[::-1]),
-            mode=d.mode(many),
-            silent=d.sample(many, 0 * noise),
-            noisy=d.sample(many, noise),
-            mode_log_p=d.log_prob(p, d.mode(p)),
-        )
+        return {
+            "log_p": log_prob(p, actions),
+            "log_q": log_prob(q, actions),
+            "entropy": d.entropy(p),
+            "kl": jnp.stack([d.kl(p, q), d.kl(q, p), d.kl(p, p)]),
+            "samples": samples,
+            "sample_log_p": log_prob(p, samples),
+            "sample_log_q": log_prob(q, samples),
+            "many_kl": d.kl(many, many[::-1]),
+            "mode": d.mode(many),
+            "silent": d.sample(many, 0 * noise),
+            "noisy": d.sample(many, noise),
+            "mode_log_p": d.log_prob(p, d.mode(p)),
+        }
 
     many = np.random.default_rng(3).normal(size=(40, 5, len(P[kind])))
     outputs = map(jnp.float32, (P[kind], Q[kind], many))
