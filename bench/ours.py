@@ -1,6 +1,6 @@
 """Run Shoal on one workload and print one JSON line, as peers/run.py does for the others.
 
-    python bench/ours.py WORKLOAD [--seconds 8] [--to 475] [--seed 1]
+python bench/ours.py WORKLOAD [--seconds 8] [--to 475] [--seed 1]
 """
 
 import argparse

@@ -1,8 +1,10 @@
 """Shoal trains groups of reinforcement-learning agents that learn together."""
 
 from shoal.envs.make import make, register
+from shoal.evaluate import evaluate
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.networks import actor_critic
+from shoal.runs.config import preset
 from shoal.train import Report, TrainConfig, train
 from shoal.types import (
     Box,
@@ -28,8 +30,10 @@ __all__ = [
     "ShoalError",
     "TrainConfig",
     "actor_critic",
+    "evaluate",
     "make",
     "ppo",
+    "preset",
     "register",
     "train",
 ]

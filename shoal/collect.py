@@ -54,26 +54,26 @@ def collect(
     """
     num_learners, num_envs = worlds.step.reward.shape
     key_act, key_env = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-    noise = jax.vmap(lambda key: learner.draw(key, (num_steps, num_envs)), out_axes=1)(
-        key_act
-    )  # (T, L, E, ...)
+    shape = (num_steps, num_envs)
+    noise = jax.vmap(lambda key: learner.draw(key, shape), out_axes=1)(key_act)  # (T, L, E, ...)
     row_keys = jax.vmap(lambda key: jax.random.split(key, num_envs))(key_env).reshape(-1)
     chance = env.draw(row_keys, worlds.state, num_steps)  # (T, N, ...)
 
     def advance(carry, randomness):
-        memory, state, obs, running = carry
+        memory, state, obs = carry
         noise, chance = randomness
         action, memory = jax.vmap(learner.act)(cohort._replace(memory=memory), obs, noise)
         state, rows = env.step(state, trees.merge_axes(action), chance)
         step = trees.split_axis(rows, num_learners)
-        running, finished = score(running, step)
         seen = Rollout(obs, action, step.reward, step.terminated, step.truncated, step.valid, ())
-        return (memory, state, step.obs, running), (seen, finished)
+        return (memory, state, step.obs), (seen, step.info)
 
+    start = (cohort.memory, worlds.state, worlds.step.obs)
+    (memory, state, obs), (rollout, info) = jax.lax.scan(advance, start, (noise, chance))
+    # Scores are counted afterwards: in the loop above each operation costs time, whatever its size.
     episodes = worlds.episodes
     running = (episodes.running_return, episodes.running_length)
-    start = (cohort.memory, worlds.state, worlds.step.obs, running)
-    (memory, state, obs, running), (rollout, finished) = jax.lax.scan(advance, start, (noise, chance))
+    running, finished = jax.lax.scan(score, running, outcome(rollout, info), unroll=16)
     ring = (episodes.returns, episodes.lengths, episodes.finished)
     ring = jax.vmap(remember, in_axes=(0, 1))(ring, finished)
     last = worlds.step._replace(obs=obs)
@@ -81,14 +81,24 @@ def collect(
     return worlds, cohort._replace(memory=memory), rollout._replace(last_obs=obs)
 
 
+def outcome(seen: Rollout | TimeStep, info: dict[str, Array]) -> tuple[Array, Array, Array]:
+    """What a score is made of: the raw reward, whether it counts, whether the episode is over.
+
+    An environment that shows its learner other rewards or other ends than its own says so in `info`.
+    """
+    raw_reward = info.get("raw_reward", seen.reward)
+    over = info.get("episode_over", seen.terminated | seen.truncated)
+    return raw_reward, seen.valid, over
+
+
 def score(
-    running: tuple[Array, Array], step: TimeStep
+    running: tuple[Array, Array], step: tuple[Array, Array, Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
-    """Add a step to the running returns and lengths; where an episode ends, hand them over."""
-    total, length = running
-    total = total + jnp.where(step.valid, step.info["raw_reward"], 0.0)
-    length = length + step.valid
-    over = step.info["episode_over"] & step.valid
+    """Add a step's outcome to the running returns and lengths; where an episode ends, hand them over."""
+    (total, length), (reward, valid, over) = running, step
+    total = total + jnp.where(valid, reward, 0.0)
+    length = length + valid
+    over = over & valid
     return (jnp.where(over, 0.0, total), jnp.where(over, 0, length)), (over, total, length)
 
 

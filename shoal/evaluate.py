@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from shoal import trees
-from shoal.collect import Worlds, begin, score
+from shoal.collect import Worlds, begin, outcome, score
 from shoal.envs.host import raise_crash
 from shoal.mesh import ROWS, WHOLE, make_mesh, on_each_device
 from shoal.types import Env, EnvRecipe, Learner, LearnerState, ShoalError
@@ -115,10 +115,10 @@ def episode(
     memory = one.memory
     for t in range(max_steps):
         memory, state, step = advance(jax.random.fold_in(key_play, t), memory, state, step.obs)
-        reward = float(step.info["raw_reward"][0])
+        reward, _, over = outcome(step, step.info)
         raise_crash()
-        yield env.render(state, 0), reward
-        if step.info["episode_over"][0]:
+        yield env.render(state, 0), float(reward[0])
+        if over[0]:
             return
 
 
@@ -144,7 +144,7 @@ def _play(
         action, memory = jax.vmap(learner.act)(cohort._replace(memory=memory), obs, noise)
         state, rows = env.step(state, trees.merge_axes(action), chance)
         step = trees.split_axis(rows, num_learners)
-        running, (over, total, length) = score(running, step)
+        running, (over, total, length) = score(running, outcome(step, step.info))
         first = over & ~tally.done
         tally = Tally(
             tally.done | over,

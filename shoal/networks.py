@@ -46,6 +46,26 @@ class Encoder(Protocol):
     def __call__(self, obs: Tree) -> Array: ...
 
 
+@jax.custom_vjp
+def affine(x: Array, weight: Array, bias: Array) -> Array:
+    """x W + b."""
+    return x @ weight + bias
+
+
+def _affine_forward(x, weight, bias):
+    return affine(x, weight, bias), (x, weight)
+
+
+def _affine_backward(residual, g):
+    x, weight = residual
+    rows, g_rows = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
+    turned = jax.lax.platform_dependent(rows.T, cpu=jax.lax.optimization_barrier, default=lambda x: x)
+    return g @ weight.T, turned @ g_rows, jnp.sum(g_rows, 0)
+
+
+affine.defvjp(_affine_forward, _affine_backward)
+
+
 class Dense(eqx.Module):
     """x W + b."""
 
@@ -57,7 +77,7 @@ class Dense(eqx.Module):
         self.bias = jnp.zeros(num_out)
 
     def __call__(self, x: Array) -> Array:
-        return x @ self.weight + self.bias
+        return affine(x, self.weight, self.bias)
 
 
 class Convolution(eqx.Module):

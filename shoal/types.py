@@ -82,7 +82,7 @@ class TimeStep(NamedTuple):
     terminated: Array  # (N,) bool; both set counts as terminated
     truncated: Array  # (N,) bool
     valid: Array  # (N,) bool: False for the reset step, which nobody learns from
-    info: dict[str, Array]  # at least `raw_reward` and `episode_over`, the score that is reported
+    info: dict[str, Array]  # `raw_reward`, `episode_over`: the true score, where it is not the above
 
 
 class Env(NamedTuple):

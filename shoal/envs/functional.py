@@ -104,8 +104,7 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
 
 
 def _time_step(obs: Tree, reward: Array, terminated: Array, truncated: Array, valid: Array) -> TimeStep:
-    info = {"raw_reward": reward, "episode_over": terminated | truncated}
-    return TimeStep(obs, reward, terminated, truncated, valid, info)
+    return TimeStep(obs, reward, terminated, truncated, valid, info={})
 
 
 def _strong(x: Array) -> Array:

@@ -303,8 +303,7 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
 
 def _state_and_time_step(answer: tuple) -> tuple[HostState, TimeStep]:
     token, obs, reward, terminated, truncated, valid = answer
-    info = {"raw_reward": reward, "episode_over": terminated | truncated}
-    return HostState(token), TimeStep(obs, reward, terminated, truncated, valid, info)
+    return HostState(token), TimeStep(obs, reward, terminated, truncated, valid, info={})
 
 
 def _blank(observation: ObservationSpace, num_rows: int) -> Tree:

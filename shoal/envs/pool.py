@@ -242,24 +242,24 @@ def _time_step(doors: Doors, raw: tuple, over: Array) -> TimeStep:
     obs, reward, terminated, truncated, info = raw
     valid = ~over
     ended = terminated | truncated
-    raw_reward, episode_over = reward, ended
+    nothing = jnp.zeros(reward.shape, jnp.float32)
+    score = {}
     if doors.scored:
         # Under `episodic_life` a lost life ends the learner's episode, but not the game that is scored; and
         # where the game ends on its last permitted frame, the pool says only that it was truncated.
         game_over = info["terminated"] > 0
-        raw_reward, episode_over = info["reward"], ended & (truncated | game_over)
         terminated = ended & (terminated | game_over)
-    nothing = jnp.zeros(reward.shape, jnp.float32)
+        score = {
+            "raw_reward": jnp.where(valid, info["reward"].astype(jnp.float32), nothing),
+            "episode_over": ended & (truncated | game_over) & valid,
+        }
     return TimeStep(
         obs=doors.observe(obs),
         reward=jnp.where(valid, reward.astype(jnp.float32), nothing),
         terminated=terminated & valid,
         truncated=truncated & valid,
         valid=valid,
-        info={
-            "raw_reward": jnp.where(valid, raw_reward.astype(jnp.float32), nothing),
-            "episode_over": episode_over & valid,
-        },
+        info=score,
     )
 
 

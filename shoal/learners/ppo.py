@@ -283,9 +283,9 @@ def learn(
     )
     step = partial(improve, setup, state._replace(hypers=hypers), rate)
 
-    def epoch(carry, key):
+    def epoch(carry, order):
         before, stopped = carry
-        after, metrics = jax.lax.scan(step, before, shuffle(config, key, batch))
+        after, metrics = jax.lax.scan(step, before, minibatches(config, batch, order))
         if config.target_kl is None:
             return (after, stopped), metrics
         metrics = jax.tree.map(lambda x: jnp.where(stopped, jnp.nan, x), metrics)
@@ -293,9 +293,7 @@ def learn(
         return (after, stopped | (jnp.mean(metrics["approx_kl"]) > state.hypers.target_kl)), metrics
 
     start = ((state.params, state.opt_state), jnp.bool_(False))
-    ((params, opt_state), _), metrics = jax.lax.scan(
-        epoch, start, jax.random.split(key, config.update_epochs)
-    )
+    ((params, opt_state), _), metrics = jax.lax.scan(epoch, start, shuffles(config, key))
     last_kl = jnp.nanmean(metrics["approx_kl"][-1])
     metrics = jax.tree.map(jnp.nanmean, metrics)
     metrics |= shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
@@ -369,34 +367,41 @@ def shares(terms: dict[str, Array]) -> dict[str, Array]:
     return parts | {"loss/total": jnp.asarray(sum(terms.values()))}
 
 
-def shuffle(config: PPOConfig, key: Array, batch: Batch) -> Batch:
-    """Samples in random order, as (num_minibatches, B, ...).
+def block_size(config: PPOConfig) -> int:
+    """How many samples travel together when a batch is shuffled.
 
-    Samples of one moment in neighbouring environments travel together, which makes the permutation
-    shorter (sorting is slow) and the copies longer; a minibatch still joins at least 32 moments.
+    They are one moment of neighbouring environments: fewer, longer pieces are quicker to sort and to
+    copy. A minibatch still joins at least 32 of them.
     """
-    size = config.batch_size // config.num_minibatches
-    together = max(n for n in range(1, config.num_envs + 1) if config.num_envs % n == 0 and fits(size, n))
-    order = jax.random.permutation(key, config.batch_size // together)
-
-    def mix(x):
-        blocks = x.reshape(-1, together, *x.shape[1:])[order]
-        return blocks.reshape(config.num_minibatches, size, *x.shape[1:])
-
-    return jax.tree.map(mix, batch)
+    minibatch = config.batch_size // config.num_minibatches
+    divisors = (n for n in range(1, config.num_envs + 1) if config.num_envs % n == 0)
+    return max(n for n in divisors if n == 1 or (minibatch % n == 0 and minibatch // n >= 32))
 
 
-def fits(size: int, together: int) -> bool:
-    """Whether a minibatch is made of whole blocks, and of enough of them."""
-    return size % together == 0 and (together == 1 or size // together >= 32)
+def shuffles(config: PPOConfig, key: Array) -> Array:
+    """The order of the blocks in every epoch, (update_epochs, blocks)."""
+    num_blocks = config.batch_size // block_size(config)
+    return jnp.argsort(jax.random.bits(key, (config.update_epochs, num_blocks)))
+
+
+def minibatches(config: PPOConfig, batch: Batch, order: Array) -> Batch:
+    """The batch in a new order, as (num_minibatches, B, ...)."""
+
+    def arrange(x):
+        blocks = x.reshape(order.shape[0], -1, *x.shape[1:])[order]
+        return blocks.reshape(config.num_minibatches, -1, *x.shape[1:])
+
+    return jax.tree.map(arrange, batch)
 
 
 def optimiser(hypers: Hypers, rate: Array) -> optax.GradientTransformation:
     """Adam on a gradient of bounded norm; the step size and the bound are data."""
-    return optax.chain(
-        optax.clip_by_global_norm(hypers.max_grad_norm),
-        optax.scale_by_adam(eps=1e-5),
-        optax.scale_by_learning_rate(rate),
+    return optax.flatten(
+        optax.chain(
+            optax.clip_by_global_norm(hypers.max_grad_norm),
+            optax.scale_by_adam(eps=1e-5),
+            optax.scale_by_learning_rate(rate),
+        )
     )
 
 

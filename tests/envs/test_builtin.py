@@ -124,7 +124,7 @@ def test_every_row_agrees_with_gymnasium(played):
                 flags.append((0.0, False, False))
                 continue
             # From our state at each step: rounding must not grow along a chaotic path.
-            state = [x[t, row] for x in before.state]
+            state = np.hstack(jax.tree.leaves(jax.tree.map(lambda x, at=(t, row): x[at], before.state)))
             theirs.unwrapped.state = np.array(state[:2] if name.startswith("Pendulum") else state, np.float64)
             a = action[t, row]
             clipped = np.clip(a, -1, 1) if name == "MountainCarContinuous-v0" else a

@@ -24,23 +24,12 @@ class CartPoleParams(NamedTuple):
     max_angle: float = 12 * np.pi / 180
 
 
-class CartPoleState(NamedTuple):
-    """Where the cart and the pole are; every field is ()."""
-
-    x: Array
-    x_dot: Array
-    theta: Array  # 0 is upright
-    theta_dot: Array
+def reset(key: Array, params: CartPoleParams) -> Array:
+    """The state is [x, x', theta, theta'], upright at theta = 0; all uniform in [-0.05, 0.05]."""
+    return jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
 
 
-def reset(key: Array, params: CartPoleParams) -> CartPoleState:
-    """x, x', theta, theta' uniform in [-0.05, 0.05]."""
-    return CartPoleState(*jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05))
-
-
-def step(
-    key: Array, state: CartPoleState, action: Array, params: CartPoleParams
-) -> tuple[CartPoleState, Array, Array]:
+def step(key: Array, state: Array, action: Array, params: CartPoleParams) -> tuple[Array, Array, Array]:
     """One explicit Euler step of Florian's cart-pole, reward 1, the last step's included.
 
     f       = (F + m_p l theta'^2 sin theta) / m
@@ -56,23 +45,22 @@ def step(
     f = (jnp.where(action == 1, force, -force) + m_pole * length * theta_dot**2 * sin) / m
     theta_acc = (g * sin - f * cos) / (length * (4 / 3 - m_pole * cos**2 / m))
     x_acc = f - m_pole * length * theta_acc * cos / m
-    state = CartPoleState(
-        x + dt * x_dot, x_dot + dt * x_acc, theta + dt * theta_dot, theta_dot + dt * theta_acc
-    )
-    terminated = (jnp.abs(state.x) > max_position) | (jnp.abs(state.theta) > max_angle)
+    x, theta = x + dt * x_dot, theta + dt * theta_dot
+    state = jnp.stack([x, x_dot + dt * x_acc, theta, theta_dot + dt * theta_acc])
+    terminated = (jnp.abs(x) > max_position) | (jnp.abs(theta) > max_angle)
     return state, jnp.float32(1), terminated
 
 
-def observe(state: CartPoleState, params: CartPoleParams) -> Array:
+def observe(state: Array, params: CartPoleParams) -> Array:
     """[x, x', theta, theta']."""
-    return jnp.stack(state)  # (4,)
+    return state  # (4,)
 
 
-def render(state: CartPoleState, params: CartPoleParams) -> np.ndarray:
+def render(state: Array, params: CartPoleParams) -> np.ndarray:
     """Gymnasium's picture, (400, 600, 3), with the pole as long as it is."""
     return picture(
         "CartPole-v1",
-        state=np.array(state),
+        state=np.asarray(state),
         length=float(params.length),
         x_threshold=float(params.max_position),
     )

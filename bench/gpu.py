@@ -1,0 +1,56 @@
+"""Cohorts on one accelerator, environments included: steps per second of all learners together.
+
+python bench/gpu.py [--seconds 5] [--out bench/results/gpu.md]
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import jax
+
+from shoal import PPOConfig, TrainConfig
+from shoal.train import make_trainer, pulses
+
+CASES = [(1, 4), (1, 4096), (64, 4), (1024, 4), (4096, 4), (4096, 16)]
+
+
+def measure(env: str, learners: int, num_envs: int, seconds: float) -> tuple[float, float]:
+    """Steady steps per second, and seconds of compiling."""
+    config = TrainConfig(env, PPOConfig(num_envs=num_envs), steps=10**9 * num_envs, learners=learners)
+    trainer = make_trainer(config)
+    first = report = None
+    for report in pulses(trainer, trainer.begin()):
+        running = report.seconds - report.clock.compile_seconds
+        first = report if first is None and running > 1 else first
+        if first is not None and report.seconds - first.seconds > seconds:
+            break
+    assert first is not None
+    assert report is not None
+    steps = report.clock.valid_steps - first.clock.valid_steps
+    return steps / (report.seconds - first.seconds), report.clock.compile_seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    lines = [
+        f"PPO, 128 steps, 4 epochs of 4 minibatches, 64-64 networks, on one {jax.devices()[0].device_kind}; "
+        f"jax {jax.__version__}, {time.strftime('%Y-%m-%d')}.",
+        "",
+        "| environment | learners | environments each | steps/s | compile s |",
+        "|---|---|---|---|---|",
+    ]
+    for env in ("CartPole-v1", "Pendulum-v1"):
+        for learners, num_envs in CASES if env == "CartPole-v1" else [(1024, 4), (4096, 4)]:
+            speed, compiling = measure(env, learners, num_envs, options.seconds)
+            lines.append(f"| {env} | {learners:,} | {num_envs:,} | {speed:,.0f} | {compiling:.1f} |")
+            print(lines[-1], flush=True)
+    if options.out:
+        options.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Training: members and solo runs, one device and two, one learner lost and the others."""
+
+import sys
+from contextlib import contextmanager
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from shoal import trees
+from shoal.envs.functional import from_jax
+from shoal.envs.probes import counter
+from shoal.learners.ppo import PPOConfig
+from shoal.train import TrainConfig, make_trainer, pulses, train
+from shoal.types import ShoalError
+
+MODULE = sys.modules["shoal.train"]  # `shoal.train` is the function
+PPO = PPOConfig(
+    num_envs=2,
+    num_steps=8,
+    num_minibatches=2,
+    update_epochs=2,
+    hidden=(8,),
+    learning_rate=0.01,
+    norm_obs=True,
+    norm_reward=True,
+)
+CONFIG = TrainConfig("CartPole-v1", algo=PPO, steps=16 * 24, learners=2, seed=3, reports=6)
+
+
+def one_device(num_learners, parallel=True):
+    return Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("learners", "data"))
+
+
+@cache
+def trainer(kind):
+    """The cohort of two on two devices, the same on one, and its second member alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "one device":
+            patch.setattr(MODULE, "make_mesh", one_device)
+        changes = {"learners": 1, "first_member": 1} if kind == "solo" else {}
+        return make_trainer(TrainConfig(**vars(CONFIG) | changes))
+
+
+@cache
+def begun(kind):
+    return trainer(kind).begin()
+
+
+@cache
+def advanced(kind):
+    """After 12 iterations: the state, and the pulse of the last."""
+    return trainer(kind).advance(begun(kind), jnp.int32(12))
+
+
+def bits(tree):
+    """Every leaf as NumPy bits, so that NaN equals itself and -0 does not equal 0."""
+    is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    leaves = [jax.random.key_data(x) if is_key(x) else x for x in jax.tree.leaves(tree)]
+    return [(leaf.shape, str(leaf.dtype), np.asarray(leaf).tobytes()) for leaf in leaves]
+
+
+@contextmanager
+def compilations():
+    """The compilations inside the block, those found in the cache included."""
+    seen = []
+
+    def listen(event, duration, **details):
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seen
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def rows(state, index):
+    """Rows of everything in a training state that has a learner axis."""
+    num_learners = len(state.keys)
+    world = trees.merge_axes(trees.take(trees.split_axis(state.worlds.state, num_learners), index))
+    pick = partial(trees.take, index=index)
+    worlds = state.worlds._replace(
+        state=world, step=pick(state.worlds.step), episodes=pick(state.worlds.episodes)
+    )
+    return state._replace(cohort=pick(state.cohort), worlds=worlds, keys=state.keys[index])
+
+
+def assert_close(a, b):
+    def close(x, y):
+        if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5)
+
+    jax.tree.map(close, a, b)
+
+
+def test_compilations_are_counted():
+    number = jnp.float32(1)
+    with compilations() as compiled:
+        jax.jit(lambda x: x * 3 + 1)(number)
+    assert len(compiled) == 1
+
+
+def test_the_cohort_is_spread_over_the_devices():
+    assert trainer("cohort").mesh.shape == {"learners": 2, "data": 1}
+    weight = advanced("cohort")[0].cohort.params.actor.layers[0].weight
+    assert [shard.data.shape for shard in weight.addressable_shards] == [(1, 4, 8)] * 2
+
+
+def test_a_state_keeps_its_types():
+    """A weak type would change in the loop or on the way to the disk, and compile another program."""
+    types = [str(jax.typeof(leaf)) for leaf in jax.tree.leaves(begun("cohort"))]
+    assert not [kind for kind in types if kind.startswith("~")]
+    assert types == [str(jax.typeof(leaf)) for leaf in jax.tree.leaves(advanced("cohort")[0])]
+
+
+def test_a_member_is_its_solo_run():
+    """At the start to the bit; later up to the rounding of sums that a batched program orders otherwise."""
+    second = jnp.array([1])
+    assert bits(rows(begun("cohort"), second)) == bits(begun("solo"))
+    (cohort, pulse), (solo, solo_pulse) = advanced("cohort"), advanced("solo")
+    assert_close(rows(cohort, second), solo)
+    assert_close(trees.take(pulse, second), solo_pulse)
+    assert bits(rows(cohort, second).worlds.episodes) == bits(solo.worlds.episodes)
+    assert cohort.worlds.episodes.finished.min() > 0
+
+
+def test_members_differ():
+    first, second = (trees.take(advanced("cohort")[0].cohort.params, i) for i in range(2))
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        assert np.all(a != b)
+
+
+def test_two_devices_are_one():
+    assert bits(begun("cohort")) == bits(begun("one device"))
+    for two, one in zip(advanced("cohort"), advanced("one device"), strict=True):
+        assert_close(two, one)
+    episodes = [bits(advanced(kind)[0].worlds.episodes) for kind in ("cohort", "one device")]
+    assert episodes[0] == episodes[1]
+
+
+def test_permuted_learners_give_the_permuted_result():
+    swap = jnp.array([1, 0])
+    run = trainer("one device")
+    swapped, _ = run.advance(rows(begun("one device"), swap), jnp.int32(12))
+    assert bits(swapped) == bits(rows(advanced("one device")[0], swap))
+
+
+@pytest.mark.parametrize("kind", ["cohort", "one device"])
+def test_nan_in_one_learner_leaves_the_other_untouched(kind):
+    run, state = trainer(kind), begun(kind)
+    poison = jax.tree.map(lambda x: x.at[0].set(jnp.nan), state.cohort.params)
+    poisoned = state._replace(cohort=state.cohort._replace(params=poison))
+    lost, pulse = run.advance(poisoned, jnp.int32(12))
+    well, well_pulse = advanced(kind)
+    other = jnp.array([1])
+    assert bits(rows(lost, other)) == bits(rows(well, other))
+    assert bits(trees.take(pulse, other)) == bits(trees.take(well_pulse, other))
+    assert np.isnan(pulse.metrics["loss/total"][0])
+    assert np.isfinite(pulse.metrics["loss/total"][1])
+
+
+def test_many_iterations_at_once_are_as_many_one_by_one():
+    run, state = trainer("cohort"), begun("cohort")
+    whole, whole_pulse = advanced("cohort")
+    counts = [jnp.int32(count) for count in (1, 4, 7)]
+    with compilations() as compiled:
+        for count in counts:
+            state, pulse = run.advance(state, count)
+    assert not compiled
+    assert bits(state) == bits(whole)
+    assert bits(pulse.metrics) == bits(whole_pulse.metrics)
+
+
+def test_a_changed_hyperparameter_compiles_nothing_and_takes_effect():
+    run, state, (usual, usual_pulse) = trainer("cohort"), begun("cohort"), advanced("cohort")
+    count, hypers = jnp.int32(12), state.cohort.hypers
+    rates = jax.device_put(2 * hypers.learning_rate, hypers.learning_rate.sharding)
+    cohort = state.cohort._replace(hypers=hypers._replace(learning_rate=rates))
+    with compilations() as compiled:
+        faster, pulse = run.advance(state._replace(cohort=cohort), count)
+    assert not compiled
+    assert bits(faster.cohort.params) != bits(usual.cohort.params)
+    rates, usual_rates = pulse.metrics["learning_rate"], usual_pulse.metrics["learning_rate"]
+    np.testing.assert_allclose(rates, 2 * usual_rates, rtol=1e-6)
+
+
+@pytest.mark.parametrize("pulse_seconds", [0.0, 1e9])
+def test_where_rows_fall_depends_on_the_configuration_alone(monkeypatch, pulse_seconds):
+    """However often Python looks up, the rows are those of every fourth iteration, and the same numbers."""
+    monkeypatch.setattr(MODULE, "PULSE_SECONDS", pulse_seconds)
+    every = list(pulses(trainer("cohort"), begun("cohort")))
+    due = [report for report in every if report.due]
+    assert [report.iteration for report in due] == [4, 8, 12, 16, 20, 24]
+    assert [report.step for report in due] == [64, 128, 192, 256, 320, 384]
+    assert (len(every) == 24) == (pulse_seconds == 0)
+    state, pulse = advanced("cohort")
+    assert bits(due[2].state) == bits(state)
+    for name, values in jax.device_get(pulse.metrics).items():
+        np.testing.assert_array_equal(due[2].metrics[name], values)
+    np.testing.assert_allclose(due[-1].metrics["learning_rate"], 0.01 / 24, rtol=1e-5)
+    assert due[-1].clock.valid_steps == sum_valid(due[-1].state)
+
+
+def sum_valid(state):
+    """CartPole's valid steps: the lengths of all episodes, which the ring holds as long as there are few."""
+    episodes = state.worlds.episodes
+    assert episodes.finished.max() <= 100
+    return np.nansum(episodes.lengths) + np.sum(episodes.running_length)
+
+
+def test_scores_are_raw_though_rewards_are_normalised():
+    """CartPole pays 1 a step, so a return is a length."""
+    episodes = advanced("cohort")[0].worlds.episodes
+    assert bits(episodes.returns) == bits(episodes.lengths)
+    assert np.all(advanced("cohort")[0].cohort.statistics.returns.count > 0)
+
+
+def test_only_valid_steps_are_counted():
+    """The counter with limit 3 spends every fourth step on its reset."""
+    algo = PPOConfig(num_envs=2, num_steps=8, num_minibatches=1, update_epochs=1, hidden=(4,))
+    config = TrainConfig("counter", algo=algo, steps=32, learners=2, reports=2)
+    reports = list(train(config, recipe=from_jax(counter(limit=3))))
+    assert [report.step for report in reports] == [16, 32]
+    assert [report.clock.valid_steps for report in reports] == [2 * 12, 2 * 24]
+    assert reports[-1].metrics["return_mean"].tolist() == [3.0, 3.0]
+    assert reports[-1].metrics["episodes"].tolist() == [2 * 4] * 2
+    assert not reports[-1].bad_rewards.any()
+    clock = reports[-1].clock
+    assert 0 < clock.compile_seconds < clock.seconds
+    np.testing.assert_allclose(reports[-1].steps_per_second, 48 / clock.seconds)
+    np.testing.assert_allclose(
+        reports[-1].steps_per_second_compiled, 48 / (clock.seconds - clock.compile_seconds)
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [{"steps": 0}, {"learners": 0}, {"reports": 0}, {"seed": -1}, {"first_member": -1}]
+)
+def test_impossible_settings_are_refused(change):
+    with pytest.raises(ShoalError, match=next(iter(change))):
+        TrainConfig("CartPole-v1", **change)
