@@ -49,7 +49,8 @@ class Encoder(Protocol):
 @jax.custom_vjp
 def affine(x: Array, weight: Array, bias: Array) -> Array:
     """x W + b."""
-    return x @ weight + bias
+    y = x @ weight
+    return y + jnp.broadcast_to(bias, y.shape)
 
 
 def _affine_forward(x, weight, bias):
@@ -99,7 +100,7 @@ class Convolution(eqx.Module):
         strides = (self.stride, self.stride)
         layout = ("NHWC", "HWIO", "NHWC")
         y = jax.lax.conv_general_dilated(x, self.weight, strides, self.padding, dimension_numbers=layout)
-        return y + self.bias
+        return y + jnp.broadcast_to(self.bias, y.shape)
 
 
 class Flatten(eqx.Module):

@@ -54,8 +54,8 @@ def categorical(num: int) -> Distribution:
 
     def log_prob(outputs, action):
         # A comparison and a sum rather than an index: its gradient is no scatter.
-        chosen = action[..., None] == jnp.arange(num)
-        return jnp.sum(jnp.where(chosen, jax.nn.log_softmax(outputs), 0.0), -1)
+        choices = jax.lax.broadcasted_iota(action.dtype, outputs.shape, outputs.ndim - 1)
+        return jnp.sum(jnp.where(choices == action[..., None], jax.nn.log_softmax(outputs), 0.0), -1)
 
     def entropy(outputs):
         log_p = jax.nn.log_softmax(outputs)

@@ -27,7 +27,7 @@ def summarise(x: Array, weight: Array) -> Running:
     x = x.astype(jnp.float32)
     count = jnp.sum(weight)
     mean = jnp.sum(w * x, axes) / jnp.maximum(count, 1.0)
-    return Running(count, mean, jnp.sum(w * (x - mean) ** 2, axes))
+    return Running(count, mean, jnp.sum(w * (x - jnp.broadcast_to(mean, x.shape)) ** 2, axes))
 
 
 def merge(a: Running, b: Running) -> Running:
@@ -53,7 +53,7 @@ def pool(rows: Running) -> Running:
     share = rows.count / jnp.maximum(jnp.sum(rows.count), 1.0)
     weight = lambda w, x: w.reshape(w.shape + (1,) * (x.ndim - 1))
     mean = jnp.sum(weight(share, rows.mean) * rows.mean, 0)
-    between = weight(rows.count, rows.mean) * (rows.mean - mean) ** 2
+    between = weight(rows.count, rows.mean) * (rows.mean - mean[None]) ** 2
     return Running(jnp.sum(rows.count), mean, jnp.sum(rows.m2 + between, 0))
 
 
@@ -64,7 +64,8 @@ def variance(s: Running) -> Array:
 
 def standardise(x: Array, s: Running, clip: float | Array, eps: float = 1e-8) -> Array:
     """(x - mean) / sqrt(variance + eps), clipped to +-clip."""
-    return jnp.clip((x - s.mean) / jnp.sqrt(variance(s) + eps), -clip, clip)
+    mean, deviation = jnp.broadcast_arrays(s.mean, jnp.sqrt(variance(s) + eps), x)[:2]
+    return jnp.clip((x - mean) / deviation, -clip, clip)
 
 
 def weighted_mean(x: Array, weight: Array) -> Array:

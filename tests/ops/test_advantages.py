@@ -94,17 +94,18 @@ def test_a_truncated_constant_stream_has_no_advantage(gamma):
 
 
 @pytest.mark.parametrize("kind", ["terminated", "truncated"])
-def test_nothing_leaks_into_the_episode_before(kind):
+@pytest.mark.parametrize("reset_is_valid", [False, True])
+def test_nothing_leaks_into_the_episode_before(kind, reset_is_valid):
     over = jnp.zeros((8, 1), bool).at[3].set(True)
     never = jnp.zeros_like(over)
     ends = (over, never) if kind == "terminated" else (never, over)
-    valid = jnp.ones_like(over).at[4].set(False)
+    valid = jnp.ones_like(over).at[4].set(reset_is_valid)
     value = jnp.arange(8.0)[:, None]
     next_value = value + 1
 
     def first_episode(later_reward):
         reward = jnp.zeros((8, 1)).at[5:].set(later_reward)
-        return advantages(reward, value, next_value, *ends, valid, 0.99, 0.95)[:5].tolist()
+        return advantages(reward, value, next_value, *ends, valid, 0.99, 0.95)[:4].tolist()
 
     assert first_episode(1000.0) == first_episode(0.0)
 
