@@ -139,19 +139,21 @@ def train(arguments: list[str]) -> int:
     config, output = parse_train(arguments)
     _remember_compilations()
     from shoal.runs import session, show
+    from shoal.runs.config import default_folder
 
     opened = session.open_session(config, output.out, output.clobber)
+    if isinstance(opened, int):
+        show.nothing_to_do(output.out or default_folder(config), opened)
+        return 0
+    report = None
     with session.stop_signals() as caught, show.progress(opened) as bar:
-        report = None
         reports = session.watch(opened)
         for report in reports:
             bar.update(report)
             if caught:
                 break
         reports.close()
-    if report is None:
-        show.nothing_to_do(opened)
-        return 0
+    assert report is not None, "a session has at least one iteration to go"
     finished = session.finish(opened, report, interrupted=report.iteration < config.num_iterations)
     show.ending(finished, opened)
     return 130 if finished.interrupted else 0

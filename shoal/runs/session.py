@@ -52,8 +52,11 @@ class Finished(NamedTuple):
     interrupted: bool
 
 
-def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool = False) -> Session:
-    """Begin a run in its folder, or take it up where its newest checkpoint left it."""
+def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool = False) -> Session | int:
+    """Begin a run in its folder, or take it up where its newest checkpoint left it.
+
+    A run that is already complete is not opened; the step it reached is returned instead.
+    """
     recipe = make(config.env, **config.env_options)
     folder = make_folder(folder or default_folder(config))
     if clobber:
@@ -65,14 +68,15 @@ def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool 
             "use --out for another folder, or --clobber to start over"
         )
     found = checkpoint.newest_meta(folder / "checkpoints")
+    if found and found["iteration"] >= config.num_iterations:
+        return found["iteration"] * config.algo.batch_size
+    write_config(saved, config)
     trainer = make_trainer(config, recipe=recipe, start=found["iteration"] if found else 0)
     state = trainer.begin()
-    clock, resumed_step = Clock(), None
-    if found:
-        state, meta = restore(trainer, state, folder)
-        clock, resumed_step = Clock(**meta["clock"]), meta["iteration"] * config.algo.batch_size
-    write_config(saved, config)
-    return Session(folder, trainer, state, resumed_step, clock)
+    if not found:
+        return Session(folder, trainer, state, None, Clock())
+    state, meta = restore(trainer, state, folder)
+    return Session(folder, trainer, state, meta["iteration"] * config.algo.batch_size, Clock(**meta["clock"]))
 
 
 def clear(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -80,12 +81,11 @@ class _Steps(ProgressColumn):
         return Text(f"{_short(task.completed)}/{_short(task.total or 0)} steps")
 
 
-def nothing_to_do(session: Session) -> None:
+def nothing_to_do(folder: Path, step: int) -> None:
     """The run had already reached its end."""
-    out = session.folder
-    print(f"{out} is already trained to step {session.resumed_step:,}")
+    print(f"{folder} is already trained to step {step:,}")
     print("a larger --steps goes on, --clobber starts over")
-    _next(out)
+    _next(folder)
 
 
 def ending(finished: Finished, session: Session) -> None:
@@ -134,7 +134,7 @@ def window(frames: Sequence[np.ndarray], fps: int) -> None:
     pygame.quit()
 
 
-def _next(folder) -> None:
+def _next(folder: Path) -> None:
     print(f"next: shoal eval {folder}    shoal play {folder} --gif out.gif    shoal plot {folder}")
 
 

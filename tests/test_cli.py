@@ -1,0 +1,224 @@
+"""The command as a person uses it: train, stop, resume, evaluate, play, plot, and mistakes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from PIL import Image
+
+from shoal.cli import main
+from shoal.runs.metrics import read_metrics
+
+SMALL = [
+    "--num-envs",
+    "2",
+    "--num-steps",
+    "16",
+    "--num-minibatches",
+    "1",
+    "--update-epochs",
+    "1",
+    "--hidden",
+    "8",
+]
+
+
+class Faulty(gymnasium.Env):
+    """Raises, or gives a reward that is no number, in its 40th step."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def __init__(self, fault="raise", render_mode=None):
+        self.fault, self.render_mode = fault, render_mode
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps >= 40 and self.fault == "raise":
+            raise RuntimeError("the motor is on fire")
+        reward = np.nan if self.steps >= 40 else 1.0
+        return np.zeros(3, np.float32), reward, self.steps % 10 == 0, False, {}
+
+
+gymnasium.register("tests/Faulty-v0", entry_point=Faulty)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shoal.cli._remember_compilations", lambda: None)  # the tests have their own cache
+    monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
+
+
+def shoal(*arguments: str) -> int:
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as error:  # tyro's own errors
+        return int(error.code or 0)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A small trained run of two learners."""
+    folder = tmp_path_factory.mktemp("run")
+    arguments = [
+        "train",
+        "CartPole-v1",
+        "--steps",
+        "640",
+        "--learners",
+        "2",
+        "--reports",
+        "4",
+        "--out",
+        folder,
+    ]
+    assert shoal(*arguments, *SMALL) == 0
+    return folder
+
+
+def test_a_run_leaves_its_files(run):
+    left = {path.name.split(".tfevents")[0] for path in run.iterdir()}
+    assert left == {"config.yaml", "metrics.csv", "events.out", "checkpoints", "summary.json"}
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["steps"] == 640
+    assert summary["learners"] == 2
+    assert len(summary["return_mean"]) == 2
+    assert summary["best_return"] == max(summary["return_mean"])
+    assert summary["steps_per_second_compiled"] > summary["steps_per_second"] > 0
+    table = read_metrics(run)
+    assert table["step"].tolist() == [160, 160, 320, 320, 480, 480, 640, 640]
+    assert table["learner"].tolist() == [0, 1] * 4
+    shares = [table[f"loss_share/{name}"] for name in ("policy", "value", "entropy")]
+    np.testing.assert_allclose(np.sum(shares, 0), 1, rtol=1e-5)
+
+
+def test_the_same_command_again_says_it_is_done(run, capsys):
+    before = (run / "metrics.csv").read_text()
+    arguments = ["train", "CartPole-v1", "--steps", "640", "--learners", "2", "--reports", "4", "--out", run]
+    assert shoal(*arguments, *SMALL) == 0
+    assert "already trained to step 640" in capsys.readouterr().out
+    assert (run / "metrics.csv").read_text() == before
+
+
+def test_the_config_file_repeats_the_run(run, capsys):
+    assert shoal("train", "--config", run / "config.yaml", "--out", "again") == 0
+    theirs, ours = read_metrics(run), read_metrics(Path("again"))
+    for name in theirs.keys() - {"seconds", "steps_per_second", "steps_per_second_compiled"}:
+        np.testing.assert_array_equal(theirs[name], ours[name], err_msg=name)
+
+
+def test_other_settings_in_the_same_folder_are_refused(run, capsys):
+    assert (
+        shoal("train", "CartPole-v1", "--steps", "640", "--learners", "2", "--out", run, "--gamma", "0.5")
+        == 2
+    )
+    message = capsys.readouterr().err
+    assert "gamma: 0.98 -> 0.5" in message
+    assert "--clobber" in message
+
+
+def test_evaluation_as_json_and_as_a_table(run, capsys):
+    assert shoal("eval", run, "--episodes", "3", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    names = "learner episodes return_mean return_std return_min return_max length_mean world"
+    assert [list(row) for row in rows] == [names.split()] * 2
+    assert [row["learner"] for row in rows] == [0, 1]
+    assert all(row["return_min"] <= row["return_mean"] <= row["return_max"] for row in rows)
+    assert shoal("eval", run, "--episodes", "2", "--learner", "mean") == 0
+    assert "mean" in capsys.readouterr().out
+
+
+def test_a_gif_of_the_environment_in_colour(run, capsys):
+    assert shoal("play", run, "--gif", "out.gif", "--steps", "5") == 0
+    with Image.open("out.gif") as gif:
+        picture = np.asarray(gif.convert("RGB"))
+    assert picture.shape == (400, 600, 3)
+    assert (picture[..., 0] != picture[..., 2]).any()
+
+
+def test_plots(run, capsys):
+    assert shoal("plot", run, "--out", "plots") == 0
+    assert all(Path(line).exists() for line in capsys.readouterr().out.splitlines())
+
+
+def test_environments_are_listed_with_their_backend(capsys):
+    assert shoal("envs", "CartPole-v1") == 0
+    lines = capsys.readouterr().out.splitlines()
+    backends = [line.split()[1] for line in lines if line.split()[0] == "CartPole-v1"]
+    assert backends == ["jax", "envpool", "gym"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bogus"], "unknown command 'bogus'"),
+        (["train"], "which environment?"),
+        (["train", "CartPol-v1"], "unknown environment 'CartPol-v1'; did you mean CartPole-v1?"),
+        (["train", "CartPole-v1", "--steps", "-1"], "steps must be at least 1, not -1"),
+        (["train", "CartPole-v1", "--learners", "0"], "learners must be at least 1"),
+        (["train", "CartPole-v1", "--algo", "sarsa"], "unknown algorithm 'sarsa'"),
+        (["train", "CartPole-v1", "--num-minibatches", "7"], "does not divide"),
+        (["train", "CartPole-v1", "--config", "nowhere.yaml"], "nowhere.yaml is not there"),
+        (["train", "CartPole-v1", "--env-options", "oops"], "NAME=VALUE"),
+        (["train", "CartPole-v1", "--out", "file"], "cannot make the folder file"),
+        (["eval", "nowhere"], "nowhere/config.yaml is not there"),
+        (["plot", "nowhere"], "nowhere is not there"),
+        (["plot"], "which run?"),
+        (["envs", "xyzzy"], "no environment matches 'xyzzy'"),
+        (["train", "tests/Faulty-v0", *SMALL, "--steps", "640"], "raised RuntimeError: the motor is on fire"),
+        (
+            ["train", "tests/Faulty-v0", *SMALL, "--steps", "640", "--env-options", "fault=nan"],
+            "a reward that is not a finite number",
+        ),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(arguments, message, capsys):
+    Path("file").touch()
+    assert shoal(*arguments) == 2
+    *before, last = capsys.readouterr().err.strip().splitlines()
+    assert last.startswith("shoal: ")
+    assert message in last
+    assert not any("shoal/" in line and "File" in line for line in before), (
+        "only the environment's own traceback"
+    )
+
+
+def test_a_crash_keeps_what_was_saved_and_shows_the_environments_traceback(capsys):
+    assert shoal("train", "tests/Faulty-v0", *SMALL, "--steps", "640", "--out", "run") == 2
+    assert "test_cli.py" in capsys.readouterr().err
+    assert list(Path("run/checkpoints").glob("*.safetensors"))
+
+
+def test_a_learner_that_is_not_there(run, capsys):
+    assert shoal("eval", run, "--learner", "5") == 2
+    assert "choose best, mean, all or 0 to 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_same_command_goes_on(number, tmp_path):
+    arguments = ["train", "CartPole-v1", "--steps", "1e8", "--out", "run", *SMALL]
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(Path.home() / ".cache" / "shoal" / "tests")}
+    process = subprocess.Popen([sys.executable, "-m", "shoal.cli", *arguments], env=environment)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (tmp_path / "run" / "metrics.csv").exists():
+        time.sleep(0.2)
+    time.sleep(1.0)
+    process.send_signal(number)
+    assert process.wait(30) == 130
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["interrupted"] is True
+    saved = sorted((tmp_path / "run" / "checkpoints").glob("*.json"))
+    assert json.loads(saved[-1].read_text())["step"] == summary["steps"]
