@@ -73,7 +73,7 @@ def collect(
     # Scores are counted afterwards: in the loop above each operation costs time, whatever its size.
     episodes = worlds.episodes
     running = (episodes.running_return, episodes.running_length)
-    running, finished = jax.lax.scan(score, running, outcome(rollout, info), unroll=16)
+    running, finished = jax.lax.scan(score, running, outcome(rollout, info), unroll=4)
     ring = (episodes.returns, episodes.lengths, episodes.finished)
     ring = jax.vmap(remember, in_axes=(0, 1))(ring, finished)
     last = worlds.step._replace(obs=obs)

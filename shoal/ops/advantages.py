@@ -39,7 +39,7 @@ def generalised_advantages(
         return advantage, advantage
 
     last = jnp.zeros_like(reward[0])
-    _, advantages = jax.lax.scan(backwards, last, (delta, carried, valid), reverse=True, unroll=16)
+    _, advantages = jax.lax.scan(backwards, last, (delta, carried, valid), reverse=True, unroll=4)
     return advantages
 
 
@@ -54,4 +54,4 @@ def discounted_returns(start: Array, reward: Array, over: Array, gamma: Array | 
         running = gamma * running + reward
         return jnp.where(over, 0.0, running), running
 
-    return jax.lax.scan(forwards, start, (reward, over), unroll=16)
+    return jax.lax.scan(forwards, start, (reward, over), unroll=4)
