@@ -38,8 +38,8 @@ def begin(env: Env, keys: Array, params: Tree) -> Worlds:
     episodes = Episodes(
         running_return=jnp.zeros((num_learners, num_envs)),
         running_length=jnp.zeros((num_learners, num_envs), jnp.int32),
-        returns=jnp.full((num_learners, WINDOW), jnp.nan),
-        lengths=jnp.full((num_learners, WINDOW), jnp.nan),
+        returns=jnp.full((num_learners, WINDOW), jnp.nan, jnp.float32),
+        lengths=jnp.full((num_learners, WINDOW), jnp.nan, jnp.float32),
         finished=jnp.zeros(num_learners, jnp.int32),
     )
     return Worlds(state, trees.split_axis(step, num_learners), episodes)

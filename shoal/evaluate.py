@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import NamedSharding
 
 from shoal import trees
 from shoal.collect import Worlds, begin, outcome, score
@@ -66,6 +67,7 @@ def evaluate(
     keys = jax.random.split(jax.random.key(seed), (num_learners, episodes))
     reset = on_each_device(mesh, partial(_begin, env), ROWS, ROWS)
     play = on_each_device(mesh, partial(_play, env, greedy(learner)), (WHOLE, ROWS, ROWS, ROWS), ROWS)
+    cohort = jax.device_put(cohort, NamedSharding(mesh, ROWS))  # it may come from more devices, or from none
     worlds, tally = jax.jit(reset)(keys)
     play = jax.jit(play)
     for chunk in range(PATIENCE // CHUNK):

@@ -284,18 +284,18 @@ def learn(
     step = partial(improve, setup, state._replace(hypers=hypers), rate)
 
     def epoch(carry, order):
-        before, stopped = carry
+        before, running = carry
         after, metrics = jax.lax.scan(step, before, minibatches(config, batch, order))
+        metrics = jax.tree.map(jnp.mean, metrics)
         if config.target_kl is None:
-            return (after, stopped), metrics
-        metrics = jax.tree.map(lambda x: jnp.where(stopped, jnp.nan, x), metrics)
-        after = trees.where(stopped, before, after)
-        return (after, stopped | (jnp.mean(metrics["approx_kl"]) > state.hypers.target_kl)), metrics
+            return (after, running), (metrics, running)
+        after = trees.where(running, after, before)
+        return (after, running & (metrics["approx_kl"] <= state.hypers.target_kl)), (metrics, running)
 
-    start = ((state.params, state.opt_state), jnp.bool_(False))
-    ((params, opt_state), _), metrics = jax.lax.scan(epoch, start, shuffles(config, key))
-    last_kl = jnp.nanmean(metrics["approx_kl"][-1])
-    metrics = jax.tree.map(jnp.nanmean, metrics)
+    start = ((state.params, state.opt_state), jnp.bool_(True))
+    ((params, opt_state), _), (metrics, ran) = jax.lax.scan(epoch, start, shuffles(config, key))
+    last_kl = metrics["approx_kl"][jnp.sum(ran) - 1]
+    metrics = jax.tree.map(lambda x: jnp.mean(x, where=ran), metrics)
     metrics |= shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
     metrics["learning_rate"] = rate
     metrics["explained_variance"] = losses.explained_variance(batch.value, batch.target, batch.weight)

@@ -47,4 +47,5 @@ def explained_variance(value: Array, target: Array, weight: Array) -> Array:
     def spread(x):
         return jnp.sum(weight * (x - jnp.sum(weight * x) / total) ** 2)
 
-    return 1 - spread(target - value) / spread(target)
+    varies = spread(target) > 0
+    return jnp.where(varies, 1 - spread(target - value) / jnp.where(varies, spread(target), 1.0), jnp.nan)

@@ -166,6 +166,10 @@ def test_the_first_minibatch_has_the_ratio_of_the_policy_that_acted(monkeypatch)
         state, metrics = here.update(KEY, state, here.play(state, seed)[0])
         assert abs(metrics["approx_kl"]) < 1e-6
         assert metrics["clip_fraction"] == 0
+        entropy = np.sum(before.params.log_std) + np.log(
+            2 * np.pi * np.e
+        )  # of every sample, so of their mean
+        np.testing.assert_allclose(metrics["entropy"], entropy, rtol=1e-5)
     assert differ(before.statistics, state.statistics)
     assert differ(before.params, state.params)
     rollout, noise = here.play(state, seed=3)
@@ -417,7 +421,7 @@ def test_rewards_are_scaled_by_the_spread_of_returns_discounted_as_the_learner_d
     for gamma in (0.99, 0.5):
         now = state._replace(hypers=state.hypers._replace(gamma=jnp.float32(gamma)))
         running, returns = np.zeros(4), []
-        for seed in (0, 1):  # two rollouts: the second goes on where the first stopped
+        for seed in (2, 3):  # two rollouts: the second goes on where the first stopped
             rollout = lab(PLAIN).play(state, seed)[0]
             over = np.asarray(rollout.terminated | rollout.truncated)
             for t, reward in enumerate(np.asarray(rollout.reward)):
@@ -425,6 +429,7 @@ def test_rewards_are_scaled_by_the_spread_of_returns_discounted_as_the_learner_d
                 returns.extend(running[np.asarray(rollout.valid[t])])
                 running = np.where(over[t], 0, running)
             now, scaled = scale(now, rollout)
+            assert running.any()
             np.testing.assert_allclose(scaled.reward, rollout.reward / np.std(returns), rtol=1e-4)
             np.testing.assert_allclose(now.memory.discounted_return, running, atol=1e-5)
         assert now.statistics.returns.count == len(returns)
