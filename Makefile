@@ -38,5 +38,8 @@ learn: setup
 bench: setup
 	$(BIN)/python bench/run.py
 
+docs: setup
+	$(BIN)/python docs/images/cartpole.py
+
 clean:
 	rm -rf .venv .venv-peers
