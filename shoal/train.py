@@ -173,11 +173,12 @@ def make_trainer(
     """
     recipe = recipe or make(config.env, **config.env_options)
     exchange = exchange or none()
-    mesh = make_mesh(config.learners, recipe.spec.parallel)
+    rows = config.algo.batch_size // config.algo.num_minibatches
+    mesh = make_mesh(config.learners, recipe.spec.parallel, rows)
     learner = ppo(config.algo, recipe.spec, config.num_iterations, network)
     env = recipe.build(row_seeds(config, start).reshape(mesh.shape["learners"], -1), False)
-    rows, whole = NamedSharding(mesh, ROWS), NamedSharding(mesh, WHOLE)
-    placed = TrainState(cohort=rows, worlds=rows, exchange=whole, keys=rows, key=whole, iteration=whole)
+    divided, whole = NamedSharding(mesh, ROWS), NamedSharding(mesh, WHOLE)
+    placed = TrainState(divided, divided, exchange=whole, keys=divided, key=whole, iteration=whole)
 
     local_begin = partial(begin_learners, env, learner, config.algo.num_envs)
     local_iterate = partial(iterate, env, learner, config.algo.num_steps)
@@ -214,7 +215,7 @@ def make_trainer(
         learner,
         mesh,
         jax.jit(begin, out_shardings=placed),
-        jax.jit(advance, out_shardings=(placed, rows)),
+        jax.jit(advance, out_shardings=(placed, divided)),
     )
 
 

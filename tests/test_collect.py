@@ -188,3 +188,11 @@ def test_choices_differ_between_rows_and_agree_between_equal_runs():
     columns = lambda x: {tuple(row) for row in x.reshape(len(x), L * E).T.tolist()}
     assert len(columns(rollout.action)) == len(columns(rollout.obs)) == L * E
     jax.tree.map(np.testing.assert_array_equal, rollout, again)
+
+
+def test_an_environment_is_answered_by_its_own_learner():
+    """Observation, action and reward of a row belong together: reward 1 if action = (obs > 0)."""
+    rollout, _ = play_two(probes.observation_choice(), 40)
+    expected = rollout.valid & (rollout.action == (rollout.obs[..., 0] > 0))
+    np.testing.assert_array_equal(rollout.reward, expected)
+    assert 0 < rollout.reward[rollout.valid].mean() < 1

@@ -129,6 +129,14 @@ def test_a_member_is_its_solo_run():
     assert cohort.worlds.episodes.finished.min() > 0
 
 
+def test_every_iteration_draws_anew():
+    """The same state under another iteration's number: other noise, other episodes."""
+    run, state = trainer("cohort"), begun("cohort")
+    later = state._replace(iteration=jax.device_put(jnp.int32(1), state.iteration.sharding))
+    first, second = (run.advance(s, jnp.int32(1))[0] for s in (state, later))
+    assert bits(first.worlds.state.state) != bits(second.worlds.state.state)
+
+
 def test_members_differ():
     first, second = (trees.take(advanced("cohort")[0].cohort.params, i) for i in range(2))
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
