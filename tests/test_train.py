@@ -17,6 +17,8 @@ from shoal.learners.ppo import PPOConfig
 from shoal.train import TrainConfig, make_trainer, pulses, train
 from shoal.types import ShoalError
 
+jax.devices()  # two of them, before a trainer divides the cores its own way
+
 MODULE = sys.modules["shoal.train"]  # `shoal.train` is the function
 PPO = PPOConfig(
     num_envs=2,

@@ -1,8 +1,8 @@
 """Learning, in seconds: every one of many learners solves environments whose answers are known.
 
-The margins are wide. With 256 learners each, the worst was at 0.97 where 0.9 is asked (choices), at an error
-of 0.10 where 0.25 is allowed (targets) and of 0.09 where 0.3 is (values); CartPole's cohorts of 16 had means
-of 330 +- 12 where 195 is asked.
+The margins are wide. Of 256 learners each, the worst scored 0.98 where 0.9 is asked (choices), and erred by
+0.07 where 0.25 (targets) or 0.3 (values) is allowed. On CartPole 16 cohorts of 16 had means of 305 to 335
+where 195 is asked, and their worst learner 149 where 60 is.
 """
 
 import jax
@@ -76,4 +76,4 @@ def test_cartpole_is_balanced():
     config = TrainConfig("CartPole-v1", algo=algo, steps=40_960, learners=16, reports=1)
     (report,) = train(config)
     assert report.metrics["return_mean"].mean() >= 195
-    assert report.metrics["return_mean"].min() >= 100  # that of chance is 22
+    assert report.metrics["return_mean"].min() >= 60  # that of chance is 22

@@ -1,0 +1,60 @@
+"""Rows of docs/results.md: train a cohort with its preset, play 100 greedy episodes per learner.
+
+    python bench/results.py CartPole-v1 Acrobot-v1 ... [--learners 4] [--out runs/results]
+
+A run that is already there is resumed, or only evaluated.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PUBLISHED = {  # rl-baselines3-zoo's benchmark.md and CleanRL's documentation, PPO
+    "CartPole-v1": "500.0 (zoo, 100k)",
+    "Acrobot-v1": "-73.5 +- 18.2 (zoo, 1M)",
+    "MountainCar-v0": "-110.4 +- 19.5 (zoo, 1M)",
+    "MountainCarContinuous-v0": "88.3 +- 2.6 (zoo, 20k)",
+    "Pendulum-v1": "-172.2 +- 104.2 (zoo, 100k)",
+    "LunarLander-v3": "242.1 +- 31.8 (zoo, -v2, 1M)",
+    "LunarLanderContinuous-v3": "270.9 +- 32.1 (zoo, -v2, 1M)",
+    "BipedalWalker-v3": "287.9 +- 2.4 (zoo, 5M)",
+    "HalfCheetah-v4": "5819 +- 664 (zoo, -v3, 1M); 1443 +- 46 (CleanRL, 1M)",
+    "Hopper-v4": "2410 +- 10 (zoo, -v3, 1M); 2383 +- 272 (CleanRL, 1M)",
+    "Walker2d-v4": "3479 +- 822 (zoo, -v3, 1M); 2288 +- 572 (CleanRL, 1M)",
+}
+
+
+def shoal(*arguments: str) -> str:
+    command = [sys.executable, "-m", "shoal.cli", *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def row(env: str, learners: int, out: Path, flags: list[str]) -> str:
+    folder = out / env
+    shoal("train", env, "--learners", str(learners), "--out", str(folder), *flags)
+    rows = json.loads(shoal("eval", str(folder), "--episodes", "100", "--json"))
+    summary = json.loads((folder / "summary.json").read_text())
+    means = [row["return_mean"] for row in rows]
+    spread = sum(row["return_std"] for row in rows) / len(rows)
+    each = ", ".join(f"{mean:.1f}" for mean in means)
+    return (
+        f"| {env} | {summary['backend']} | {' '.join(flags) or 'preset'} | {learners} | {summary['steps']:,} "
+        f"| {summary['seconds']:.0f} s | **{sum(means) / len(means):.1f}** ({each}) | {spread:.1f} "
+        f"| {PUBLISHED.get(env, '')} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("envs", nargs="+")
+    parser.add_argument("--learners", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=Path("runs/results"))
+    options, flags = parser.parse_known_args()
+    for env in options.envs:
+        print(row(env, options.learners, options.out, flags), flush=True)
+
+
+if __name__ == "__main__":
+    main()
