@@ -1,0 +1,134 @@
+"""Every preset is complete, of the right types, and divides its batch evenly."""
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+import yaml
+
+import shoal.runs
+
+PRESETS = yaml.safe_load((Path(shoal.runs.__path__[0]) / "presets.yaml").read_text(encoding="utf-8"))[
+    "presets"
+]
+
+POSITIVE_INTEGERS = {"steps", "num_envs", "num_steps", "num_minibatches", "update_epochs"}
+FRACTIONS = {"gamma", "gae_lambda"}
+NOT_NEGATIVE = {"learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm", "clip_obs"}
+SWITCHES = {"anneal_lr", "anneal_clip", "anneal_ent", "clip_vloss", "norm_obs", "norm_reward"}
+OPTIONAL_NUMBERS = {"target_kl", "clip_reward"}
+CHOICES = {
+    "activation": {"tanh", "relu", "leaky_relu", "elu"},
+    "norm_adv": {"minibatch", "batch", "none"},
+    "network": {"mlp", "nature", "impala"},
+    "init": {"orthogonal", "xavier"},
+    "objective": {"clip", "kl", "none"},
+}
+OTHERS = {"hidden", "init_log_std", "env_options", "source"}
+KNOWN = POSITIVE_INTEGERS | FRACTIONS | NOT_NEGATIVE | SWITCHES | OPTIONAL_NUMBERS | CHOICES.keys() | OTHERS
+
+every_preset = pytest.mark.parametrize(
+    "preset", [pytest.param(value, id=key) for key, value in PRESETS.items()]
+)
+
+
+def find(environment: str) -> str | None:
+    """The rule at the top of presets.yaml: the exact name, else the first pattern in the file."""
+    if environment in PRESETS:
+        return environment
+    return next((pattern for pattern in PRESETS if fnmatchcase(environment, pattern)), None)
+
+
+@every_preset
+def test_every_setting_is_there_and_no_other(preset):
+    assert preset.keys() == KNOWN
+
+
+@every_preset
+def test_types_and_ranges(preset):
+    for name in POSITIVE_INTEGERS:
+        assert type(preset[name]) is int, name
+        assert preset[name] > 0, name
+    for name in NOT_NEGATIVE | FRACTIONS | {"init_log_std"}:
+        assert type(preset[name]) is float, name  # YAML reads 1e-3, without a dot, as text
+    assert all(0 < preset[name] <= 1 for name in FRACTIONS)
+    assert all(preset[name] >= 0 for name in NOT_NEGATIVE)
+    assert all(type(preset[name]) is bool for name in SWITCHES)
+    assert all(preset[name] is None or type(preset[name]) is float for name in OPTIONAL_NUMBERS)
+    assert all(preset[name] in choices for name, choices in CHOICES.items())
+    assert all(type(width) is int for width in preset["hidden"])
+    assert isinstance(preset["env_options"], dict)
+
+
+@every_preset
+def test_the_batch_divides_into_minibatches(preset):
+    assert preset["num_envs"] * preset["num_steps"] % preset["num_minibatches"] == 0
+
+
+@every_preset
+def test_the_source_is_named(preset):
+    assert isinstance(preset["source"], str)
+    assert preset["source"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "batch"),
+    [
+        ("CartPole-v1", 256),
+        ("Acrobot-v1", 64),
+        ("MountainCar-v0", 64),
+        ("LunarLander-v3", 64),
+        ("LunarLanderContinuous-v3", 64),
+        ("BipedalWalker-v3", 64),
+        ("BipedalWalkerHardcore-v3", 64),
+        ("InvertedPendulum-v4", 32),
+        ("InvertedDoublePendulum-v4", 128),
+        ("Reacher-v4", 32),
+        ("Ant-v4", 64),
+        ("Walker2d-v4", 32),
+        ("Hopper-v4", 32),
+        ("Swimmer-v4", 256),
+        ("HalfCheetah-v4", 64),
+        ("Humanoid-v4", 256),
+        ("HumanoidStandup-v4", 32),
+        ("Breakout-v5", 256),
+    ],
+)
+def test_minibatches_have_the_size_they_have_in_the_zoo(environment, batch):
+    preset = PRESETS[find(environment)]
+    assert preset["source"] == "rl-baselines3-zoo"
+    assert preset["num_envs"] * preset["num_steps"] // preset["num_minibatches"] == batch
+
+
+@pytest.mark.parametrize(
+    ("environment", "entry"),
+    [
+        ("Ant-v5", "Ant-v[2-5]"),
+        ("Pusher-v5", "Pusher-v[2-5]"),
+        ("Humanoid-v5", "Humanoid-v[2-5]"),
+        ("HumanoidStandup-v5", "HumanoidStandup-v[2-5]"),
+        ("Pong-v5", "Pong-v5"),
+        ("Mine-v5", None),
+        ("ALE/Pong-v5", "ALE/*-v5"),
+        ("BigfishEasy-v0", "*Easy-v0"),
+        ("StarpilotHard-v0", "*Hard-v0"),
+        ("ReacherEasy-v1", None),
+        ("PendulumSwingup-v1", None),
+        ("FrozenLake-v1", None),
+    ],
+)
+def test_which_preset_an_environment_gets(environment, entry):
+    assert find(environment) == entry
+
+
+def test_every_atari_game_of_envpool_has_the_same_preset_and_nothing_else_has_it():
+    envpool = pytest.importorskip("envpool")
+    specs = envpool.registration.registry.specs
+    games = {name for name in envpool.list_all_envs() if specs[name][0] == "envpool.atari"}
+    assert len(games) > 100
+    assert {name for name in PRESETS if PRESETS[name] == PRESETS["Breakout-v5"]} == games
+
+
+def test_the_options_for_atari_are_ones_envpool_knows():
+    envpool = pytest.importorskip("envpool")
+    assert PRESETS["Pong-v5"]["env_options"].keys() <= set(envpool.make_spec("Pong-v5").config._fields)

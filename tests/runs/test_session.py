@@ -1,0 +1,225 @@
+"""A run in its folder: stopped and taken up by a new process, damaged, prolonged, refused and cleared."""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from shoal.learners.ppo import PPOConfig
+from shoal.runs import checkpoint, session
+from shoal.runs.config import from_settings, read_settings
+from shoal.runs.session import choose, clear, finish, open_run, open_session, watch
+from shoal.train import TrainConfig
+from shoal.types import ShoalError
+
+SMALL = {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}
+PLAIN = TrainConfig("CartPole-v1", algo=PPOConfig(**SMALL), steps=2048, reports=8)
+NORMED = replace(PLAIN, algo=PPOConfig(**SMALL, norm_obs=True, norm_reward=True), learners=2)
+CONFIGS = {"plain": PLAIN, "normed": NORMED}
+CLOCKS = {"seconds", "steps_per_second", "steps_per_second_compiled"}
+
+jax.devices()  # two of them, here as in the other process, before a trainer divides the cores its own way
+
+ANOTHER_PROCESS = """
+import sys
+from pathlib import Path
+
+import jax
+
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_compilation_cache_dir", sys.argv[2])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+jax.devices()
+
+from shoal.runs.config import from_settings, read_settings
+from shoal.runs.session import finish, open_session, watch
+
+folder = Path(sys.argv[1])
+opened = open_session(from_settings(read_settings(folder / "config.yaml")), folder)
+print("resumed at", opened.resumed_step)
+for report in watch(opened):
+    pass
+finish(opened, report, interrupted=False)
+"""
+
+
+def train(config, folder, until=None, **options):
+    """Go on with a run to its end or to `until` steps; returns where it began and its last report."""
+    opened = open_session(config, folder, **options)
+    if isinstance(opened, int):  # nothing was left to do
+        return opened, None
+    reports, report = watch(opened), None
+    for report in reports:
+        if until is not None and report.step >= until:
+            break
+    reports.close()
+    return opened.resumed_step, report
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def whole(request, tmp_path_factory):
+    """A run of 2,048 steps without a break, with a checkpoint at every row."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "SAVE_SECONDS", -1.0)
+        train(CONFIGS[request.param], folder)
+    return CONFIGS[request.param], folder
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    """The same finished run, to be damaged."""
+    config, folder = whole
+    shutil.copytree(folder, tmp_path / "run")
+    return config, tmp_path / "run"
+
+
+def final_bits(folder):
+    return (folder / "checkpoints" / "step_000002048.safetensors").read_bytes()
+
+
+def rows(folder):
+    """metrics.csv without the columns that tell the time."""
+    with open(folder / "metrics.csv", newline="") as file:
+        return [{k: v for k, v in row.items() if k not in CLOCKS} for row in csv.DictReader(file)]
+
+
+def test_a_whole_run_leaves_its_rows_and_checkpoints(whole):
+    config, folder = whole
+    steps = [int(row["step"]) for row in rows(folder)]
+    assert steps == [step for step in range(256, 2049, 256) for _ in range(config.learners)]
+    kept = {path.stem for path in (folder / "checkpoints").glob("*.safetensors")}
+    assert {"step_000001536", "step_000001792", "step_000002048"} <= kept
+    assert len(kept) <= checkpoint.KEEP + 1
+    assert from_settings(read_settings(folder / "config.yaml")) == config
+    assert train(config, folder) == (2048, None)
+
+
+def test_half_a_run_and_a_new_process_make_the_whole_bit_for_bit(whole, tmp_path, monkeypatch):
+    """Stopped between two rows, at step 1,088."""
+    config, folder = whole
+    monkeypatch.setattr(sys.modules["shoal.train"], "PULSE_SECONDS", 0.0)
+    begun, report = train(config, tmp_path, until=1088)
+    assert (begun, report.step) == (None, 1088)
+    assert [path.stem for path in (tmp_path / "checkpoints").glob("*.json")] == ["step_000001088"]
+    cache = jax.config.jax_compilation_cache_dir
+    command = [sys.executable, "-P", "-c", ANOTHER_PROCESS, str(tmp_path), cache]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    assert "resumed at 1088" in output
+    assert final_bits(tmp_path) == final_bits(folder)
+    assert rows(tmp_path) == rows(folder)
+    clocks = [meta["clock"] for _, meta in map(latest, (tmp_path, folder))]
+    assert clocks[0]["valid_steps"] == clocks[1]["valid_steps"]
+
+
+def latest(folder):
+    return checkpoint.load_latest(folder / "checkpoints", {})
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(copied, whole):
+    """As if the process had died soon after step 1,792, and the disk had spoilt what it saved there."""
+    config, folder = copied
+    for path in (folder / "checkpoints").glob("step_000002048.*"):
+        path.unlink()
+    newest = folder / "checkpoints" / "step_000001792.safetensors"
+    contents = bytearray(newest.read_bytes())
+    contents[-1] ^= 255
+    newest.write_bytes(contents)
+    with pytest.warns(RuntimeWarning, match=r"step_000001792.*damaged.*before it"):
+        begun, report = train(config, folder)
+    assert (begun, report.step) == (1536, 2048)
+    assert final_bits(folder) == final_bits(whole[1])
+    assert rows(folder) == rows(whole[1])
+
+
+def test_without_a_whole_checkpoint_the_run_is_refused_and_kept(copied):
+    config, folder = copied
+    for path in (folder / "checkpoints").glob("*.json"):
+        path.write_text("{")
+    before = rows(folder)
+    with pytest.raises(ShoalError, match=r"every checkpoint in .* is damaged"):
+        open_session(config, folder)
+    assert rows(folder) == before
+    assert final_bits(folder)
+
+
+def test_other_settings_are_refused_and_the_difference_is_shown(whole):
+    config, folder = whole
+    before = rows(folder), final_bits(folder), (folder / "config.yaml").read_text()
+    other = replace(config, seed=9, algo=replace(config.algo, gamma=0.5))
+    with pytest.raises(ShoalError, match=r"seed: 1 -> 9; gamma: 0.99 -> 0.5.*--clobber"):
+        open_session(other, folder)
+    with pytest.raises(ShoalError, match="unknown environment"):
+        open_session(replace(config, env="NoSuch-v0"), folder, clobber=True)
+    assert (rows(folder), final_bits(folder), (folder / "config.yaml").read_text()) == before
+
+
+@pytest.mark.parametrize("whole", ["plain"], indirect=True)
+def test_more_steps_go_on_from_where_it_ended(copied, whole):
+    config, folder = copied
+    longer = replace(config, steps=2 * 2048, reports=16)
+    with pytest.raises(ShoalError, match="reports: 8 -> 16"):
+        open_session(longer, folder)
+    longer = replace(longer, reports=8)
+    begun, report = train(longer, folder, until=2048 + 512)
+    assert (begun, report.step) == (2048, 2560)
+    assert from_settings(read_settings(folder / "config.yaml")) == longer
+    assert rows(folder)[:8] == rows(whole[1])
+    assert [row["step"] for row in rows(folder)[8:]] == ["2560"]
+    np.testing.assert_allclose(report.metrics["learning_rate"], 2.5e-4 * (1 - 39 / 64), rtol=1e-5)
+
+
+@pytest.mark.parametrize("whole", ["plain"], indirect=True)
+def test_clobber_starts_over_and_removes_the_run_alone(copied):
+    config, folder = copied
+    own = [folder / "notes.txt", folder / "data" / "metrics.csv", folder / "my_config.yaml"]
+    for path in own:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    for name in ("plots", "videos"):
+        (folder / name).mkdir()
+    opened = open_session(config, folder, clobber=True)
+    assert opened.resumed_step is None
+    assert int(opened.state.iteration) == 0
+    left = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert left == {"notes.txt", "data/metrics.csv", "my_config.yaml", "config.yaml"}
+    clear(folder)
+    assert all(path.read_text() == "mine" for path in own)
+    assert not (folder / "config.yaml").exists()
+
+
+def test_the_learners_of_a_run_can_be_chosen(whole):
+    config, folder = whole
+    opened = open_run(folder)
+    assert (opened.config, opened.step) == (config, 2048)
+    scores = [float(row["return_mean"]) for row in rows(folder)[-config.learners :]]
+    assert opened.best == int(np.argmax(scores))
+    for which, names in (("all", [*range(config.learners)]), ("best", [opened.best]), ("mean", ["mean"])):
+        chosen, cohort = choose(opened, which)
+        assert chosen == names
+        assert {leaf.shape[0] for leaf in jax.tree.leaves(cohort)} == {len(names)}
+    with pytest.raises(ShoalError, match=f"no learner '{config.learners}'"):
+        choose(opened, str(config.learners))
+
+
+def test_the_summary_tells_how_the_run_ended(copied):
+    config, folder = copied
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "SAVE_SECONDS", 1e9)
+        opened = open_session(config, folder, clobber=True)
+        reports = watch(opened)
+        report = next(reports)
+        reports.close()
+    finished = finish(opened, report, interrupted=True)
+    assert finished.summary["steps"] == report.step
+    assert finished.interrupted
+    assert (folder / "summary.json").exists()
+    assert [p.stem for p in (folder / "checkpoints").glob("*.json")] == [f"step_{report.step:09d}"]
