@@ -1,6 +1,7 @@
 """Evaluation: one greedy episode per environment, and nothing else changed."""
 
 from functools import cache, partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +13,26 @@ from shoal.envs import probes
 from shoal.envs.functional import from_jax
 from shoal.evaluate import CHUNK, episode, evaluate, greedy, summarise
 from shoal.exchange.mixing import average
-from shoal.learners.ppo import PPOConfig
+from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops.statistics import Running, merge
 from shoal.runs import checkpoint
 from shoal.train import TrainConfig, make_trainer
 
-PPO = PPOConfig(num_envs=2, num_steps=8, num_minibatches=1, update_epochs=1, hidden=(4,), norm_obs=True)
+PPO = PPOConfig(num_envs=2, hidden=(4,), norm_obs=True)
 ENV = probes.continuous_target()
 RECIPE = from_jax(ENV)
 
 
 @cache
 def trained():
-    """Two learners on two devices after a few updates, so that statistics are not empty."""
-    trainer = make_trainer(TrainConfig("target", algo=PPO, steps=16 * 5, learners=2), recipe=RECIPE)
-    return trainer.learner, trainer.advance(trainer.begin(), jnp.int32(5))[0].cohort
+    """Two learners on two devices that know something, and have seen something to standardise by."""
+    trainer = make_trainer(TrainConfig("target", algo=PPO, learners=2), recipe=RECIPE)
+    cohort = trainer.begin().cohort
+    seen = Running(jnp.array([9.0, 3.0]), jnp.array([[0.5], [-1.0]]), jnp.array([[18.0], [1.0]]))
+    statistics = cohort.statistics._replace(obs={"obs": seen})
+    params = jax.tree.map(lambda x: x + 0.3, cohort.params)
+    changed = cohort._replace(params=params, statistics=statistics)
+    return trainer.learner, jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), changed, cohort)
 
 
 @cache
@@ -83,14 +89,25 @@ def test_evaluation_leaves_the_cohort_as_it_was():
     assert (np.asarray(cohort.statistics.obs["obs"].count) > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("env", "score"), [(probes.counter(limit=CHUNK + 9), CHUNK + 9.0), (probes.ending_counter(), 5.0)]
-)
-def test_episodes_longer_or_shorter_than_a_chunk_count_whole(env, score):
-    config = TrainConfig("counter", algo=PPOConfig(num_envs=1, hidden=(4,)))
-    trainer = make_trainer(config, recipe=from_jax(env))
-    returns, lengths = evaluate(from_jax(env), trainer.learner, trainer.begin().cohort, episodes=2)
-    assert returns.tolist() == lengths.tolist() == [[score, score]]
+class Still(NamedTuple):
+    """A network that always says the same."""
+
+    outputs: jax.Array
+
+    def __call__(self, obs):
+        return jnp.broadcast_to(self.outputs, (*obs.shape[:-1], 2)), obs[..., 0]
+
+
+def still_learner(spec):
+    network = lambda key, spec, num_outputs: Still(jnp.zeros(2))
+    learner = ppo(PPOConfig(num_envs=1), spec, num_updates=1, network=network)
+    return learner, jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 1))
+
+
+def test_an_episode_longer_than_a_chunk_counts_whole():
+    recipe = from_jax(probes.counter(limit=CHUNK + 9))
+    returns, lengths = evaluate(recipe, *still_learner(recipe.spec), episodes=2)
+    assert returns.tolist() == lengths.tolist() == [[CHUNK + 9.0] * 2]
 
 
 def test_the_mean_learner_has_the_mean_parameters_and_the_pooled_statistics():
@@ -106,7 +123,6 @@ def test_the_mean_learner_has_the_mean_parameters_and_the_pooled_statistics():
     jax.tree.map(
         partial(np.testing.assert_allclose, rtol=1e-5), trees.take(mean.statistics.obs["obs"], 0), both
     )
-    assert isinstance(mean.statistics.returns, Running)
 
 
 def test_the_mean_learner_and_one_of_several_can_be_evaluated():
@@ -137,12 +153,9 @@ def test_a_saved_and_loaded_cohort_acts_the_same(tmp_path):
 
 
 def test_an_episode_to_watch_ends_with_its_episode():
-    pictured = probes.ending_counter(3)._replace(
-        render=lambda state, params: np.full((2, 2, 3), state, np.uint8)
-    )
-    config = TrainConfig("counter", algo=PPOConfig(num_envs=1, hidden=(4,)))
-    trainer = make_trainer(config, recipe=from_jax(pictured))
-    frames = list(episode(from_jax(pictured), trainer.learner, trainer.begin().cohort))
+    picture = lambda state, params: np.full((2, 2, 3), state, np.uint8)
+    recipe = from_jax(probes.ending_counter(3)._replace(render=picture))
+    frames = list(episode(recipe, *still_learner(recipe.spec)))
     assert [frame[0, 0, 0] for frame, _ in frames] == [0, 1, 2, 3]
     assert [reward for _, reward in frames] == [0, 1, 1, 1]
 

@@ -11,8 +11,6 @@ import pytest
 from jax.sharding import Mesh
 
 from shoal import trees
-from shoal.envs.functional import from_jax
-from shoal.envs.probes import counter
 from shoal.learners.ppo import PPOConfig
 from shoal.train import TrainConfig, make_trainer, pulses, train
 from shoal.types import ShoalError
@@ -33,7 +31,7 @@ PPO = PPOConfig(
 CONFIG = TrainConfig("CartPole-v1", algo=PPO, steps=16 * 24, learners=2, seed=3, reports=6)
 
 
-def one_device(num_learners, parallel=True):
+def one_device(*arguments):
     return Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("learners", "data"))
 
 
@@ -230,22 +228,18 @@ def test_scores_are_raw_though_rewards_are_normalised():
     assert np.all(advanced("cohort")[0].cohort.statistics.returns.count > 0)
 
 
-def test_only_valid_steps_are_counted():
-    """The counter with limit 3 spends every fourth step on its reset."""
-    algo = PPOConfig(num_envs=2, num_steps=8, num_minibatches=1, update_epochs=1, hidden=(4,))
-    config = TrainConfig("counter", algo=algo, steps=32, learners=2, reports=2)
-    reports = list(train(config, recipe=from_jax(counter(limit=3))))
-    assert [report.step for report in reports] == [16, 32]
-    assert [report.clock.valid_steps for report in reports] == [2 * 12, 2 * 24]
-    assert reports[-1].metrics["return_mean"].tolist() == [3.0, 3.0]
-    assert reports[-1].metrics["episodes"].tolist() == [2 * 4] * 2
-    assert not reports[-1].bad_rewards.any()
-    clock = reports[-1].clock
-    assert 0 < clock.compile_seconds < clock.seconds
-    np.testing.assert_allclose(reports[-1].steps_per_second, 48 / clock.seconds)
-    np.testing.assert_allclose(
-        reports[-1].steps_per_second_compiled, 48 / (clock.seconds - clock.compile_seconds)
-    )
+def test_training_is_an_iterator_of_rows_that_counts_valid_steps():
+    reports = list(train(CONFIG))
+    assert [report.iteration for report in reports] == [4, 8, 12, 16, 20, 24]
+    assert bits(reports[2].state) == bits(advanced("cohort")[0])
+    for report in reports:
+        clock, steps = report.clock, sum_valid(report.state)
+        assert clock.valid_steps == steps < 2 * report.step  # the resets do not count
+        assert 0 < clock.compile_seconds < clock.seconds
+        np.testing.assert_allclose(report.steps_per_second, steps / clock.seconds)
+        compiled = clock.seconds - clock.compile_seconds
+        np.testing.assert_allclose(report.steps_per_second_compiled, steps / compiled)
+        assert not report.bad_rewards.any()
 
 
 @pytest.mark.parametrize(

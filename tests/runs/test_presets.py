@@ -86,7 +86,6 @@ def test_the_source_is_named(preset):
         ("Reacher-v4", 32),
         ("Ant-v4", 64),
         ("Walker2d-v4", 32),
-        ("Hopper-v4", 32),
         ("Swimmer-v4", 256),
         ("HalfCheetah-v4", 64),
         ("Humanoid-v4", 256),
