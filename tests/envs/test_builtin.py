@@ -254,7 +254,9 @@ def test_the_picture_is_gymnasiums(name):
     env = BUILTIN[name]
     start = theirs.unwrapped.state
     state = env.reset(jax.random.key(0), env.spec.params)
-    state = state._replace(**dict(zip(state._fields, map(np.float32, start), strict=False)))
+    leaves, kind = jax.tree.flatten(state)
+    numbers = np.append(np.float32(start), [0, 0])[: sum(leaf.size for leaf in leaves)]
+    state = jax.tree.unflatten(kind, numbers if len(leaves) > 1 else [numbers])
     if isinstance(env.spec.action, Box):
         theirs.step(np.zeros(1, np.float32))
         state, _, _ = env.step(None, state, jnp.zeros(1), env.spec.params)
