@@ -92,9 +92,10 @@ def ending(finished: Finished, session: Session) -> None:
     """How the run went, where its files are, what to type next."""
     summary, folder = finished.summary, finished.folder
     verb = "stopped" if finished.interrupted else "done"
+    scored = bool(np.any(np.isfinite(summary["return_mean"])))
     print(
         f"{verb} after {summary['steps']:,} steps per learner in {summary['seconds']:.1f} s: "
-        f"{_scores(np.asarray(summary['return_mean']))} over the last 100 episodes, "
+        f"{_scores(np.asarray(summary['return_mean']))}{' over the last 100 episodes' * scored}, "
         f"{_short(summary['steps_per_second_compiled'])} steps/s "
         f"({_short(summary['steps_per_second'])} with compiling)"
     )
