@@ -1,5 +1,7 @@
 """What a person sees in the terminal."""
 
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -136,7 +138,8 @@ def window(frames: Sequence[np.ndarray], fps: int) -> None:
 
 
 def _next(folder: Path) -> None:
-    print(f"next: shoal eval {folder}    shoal play {folder} --gif out.gif    shoal plot {folder}")
+    name = "shoal" if shutil.which("shoal") else sys.argv[0]  # as after `make demo`, outside the .venv
+    print(f"next: {name} eval {folder}    {name} play {folder} --gif out.gif    {name} plot {folder}")
 
 
 def _scores(returns: np.ndarray) -> str:
