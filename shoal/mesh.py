@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
@@ -16,6 +17,10 @@ WHOLE = PartitionSpec()
 
 SMALL = 1024
 """Rows below which a matrix product is quicker on one thread than divided among several."""
+
+
+GROUP = 4
+"""Learners a core updates at a time (see `group_size`)."""
 
 
 def make_mesh(num_learners: int, parallel: bool = True, rows: int = SMALL) -> Mesh:
@@ -55,3 +60,28 @@ def divide_cores(num_learners: int, rows: int) -> None:
 def on_each_device(mesh: Mesh, function: Callable, in_specs, out_specs) -> Callable:
     """Run `function` on every device with that device's rows."""
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def group_size(mesh: Mesh, num_learners: int) -> int:
+    """How many of its learners a device updates at a time: on an accelerator all of them.
+
+    On a core, a few: what they compute stays in its cache (64 CartPole learners on 2 cores:
+    453k steps/s in groups of 4, 332k all at once, 417k one by one).
+    """
+    on_device = num_learners // mesh.shape["learners"]
+    if mesh.devices.flat[0].platform != "cpu":
+        return on_device
+    return max(n for n in range(1, GROUP + 1) if on_device % n == 0)
+
+
+def in_groups(size: int, function: Callable, in_axes: tuple) -> Callable:
+    """`jax.vmap(function, in_axes)`, computed `size` rows at a time."""
+
+    def mapped(*args):
+        move = lambda axis, part: jax.tree.map(lambda x: jnp.moveaxis(x, axis, 0), part)
+        rows = jax.tree.map(move, in_axes, args)
+        if jax.tree.leaves(rows)[0].shape[0] == size:
+            return jax.vmap(function, in_axes)(*args)
+        return jax.lax.map(lambda row: function(*row), rows, batch_size=size)
+
+    return mapped

@@ -23,7 +23,7 @@ from shoal.envs.host import raise_crash
 from shoal.envs.make import make
 from shoal.exchange.schedule import none
 from shoal.learners.ppo import PPOConfig, ppo
-from shoal.mesh import ROWS, WHOLE, make_mesh, on_each_device
+from shoal.mesh import ROWS, WHOLE, group_size, in_groups, make_mesh, on_each_device
 from shoal.networks import NetworkMaker
 from shoal.types import Env, EnvRecipe, Exchange, Learner, LearnerState, Rollout, ShoalError, Tree
 
@@ -181,7 +181,7 @@ def make_trainer(
     placed = TrainState(divided, divided, exchange=whole, keys=divided, key=whole, iteration=whole)
 
     local_begin = partial(begin_learners, env, learner, config.algo.num_envs)
-    local_iterate = partial(iterate, env, learner, config.algo.num_steps)
+    local_iterate = partial(iterate, env, learner, config.algo.num_steps, group_size(mesh, config.learners))
     begin_rows = on_each_device(mesh, local_begin, (ROWS,), ROWS)
     iterate_rows = on_each_device(mesh, local_iterate, (WHOLE, ROWS, ROWS, ROWS), ROWS)
 
@@ -235,17 +235,19 @@ def iterate(
     env: Env,
     learner: Learner,
     num_steps: int,
+    group: int,
     iteration: Array,
     keys: Array,
     cohort: LearnerState,
     worlds: Worlds,
 ) -> tuple[LearnerState, Worlds, Pulse]:
-    """One rollout and one update of every learner on one device."""
+    """One rollout and one update of every learner on one device, `group` updates at a time."""
     keys = jax.vmap(jax.random.fold_in, (0, None))(keys, iteration)
     key_collect, key_update = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
     worlds, cohort, rollout = collect(env, learner, num_steps, key_collect, cohort, worlds)
     learner_axis = Rollout(1, 1, 1, 1, 1, 1, last_obs=0)
-    cohort, metrics = jax.vmap(learner.update, in_axes=(0, 0, learner_axis))(key_update, cohort, rollout)
+    update = in_groups(group, learner.update, in_axes=(0, 0, learner_axis))
+    cohort, metrics = update(key_update, cohort, rollout)
     bad_rewards = ~jnp.all(jnp.isfinite(rollout.reward), (0, 2))
     return cohort, worlds, Pulse(metrics, jnp.sum(rollout.valid, (0, 2), dtype=jnp.int32), bad_rewards)
 
