@@ -4,7 +4,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,8 @@ from shoal.types import ShoalError
 USAGE = """\
 usage: shoal COMMAND ...
 
-  shoal train ENV [--algo ppo] [--steps N] [--learners L] [--seed S] [--out DIR] [--clobber] [--config FILE]
+  shoal train ENV [--algo ppo] [--steps N] [--learners L] [--exchange KIND] [--seed S] [--out DIR]
+                  [--clobber] [--config FILE]
   shoal eval RUN [--episodes 100] [--learner best|mean|all|K] [--json]
   shoal play RUN [--learner best] [--gif FILE] [--mp4 FILE] [--human]
   shoal plot RUN [RUN ...] [--out DIR]
@@ -35,6 +36,8 @@ class Eval:
     """Episodes per learner, each from its own start."""
     learner: str = "all"
     """best, mean (the average of all learners' parameters), all, or a number."""
+    each_world: bool = False
+    """Where worlds differ, show every learner in every learner's world too."""
     checkpoint: Literal["latest", "best"] = "latest"
     """Which checkpoint to load."""
     seed: int = 0
@@ -161,13 +164,16 @@ def train(arguments: list[str]) -> int:
 
 def parse_train(arguments: list[str]):
     """The configuration: a flag beats the file, the file beats the preset, the preset the default."""
-    from shoal.runs.config import from_settings, preset_settings, read_settings
+    from shoal.exchange.make import ExchangeConfig
+    from shoal.runs.config import from_settings, preset_settings, read_exchanges, read_settings
     from shoal.train import TrainConfig
 
     first = arguments[0] if arguments and not arguments[0].startswith("-") else None
     flags = arguments[1:] if first else arguments
     file, flags = _take(flags, "--config")
     algo, flags = _take(flags, "--algo")
+    world_file, flags = _take(flags, "--env-params")
+    matrix_file, flags = _take(flags, "--comm-matrix")
     options, flags = _take_options(flags)
     settings = read_settings(Path(file)) if file else {}
     wants_help = any(flag in ("-h", "--help") for flag in flags)
@@ -176,12 +182,16 @@ def parse_train(arguments: list[str]):
         raise ShoalError("which environment? e.g. shoal train CartPole-v1 (shoal envs lists them)")
     algo = algo or settings.get("algo", "ppo")
     settings = ({} if "--no-preset" in flags or file else preset_settings(env, algo)) | settings
-    options = settings.get("env_options", {}) | options
-    default = from_settings(settings | {"env": env, "algo": algo, "env_options": options})
+    settings |= {"env": env, "algo": algo, "env_options": settings.get("env_options", {}) | options}
+    settings |= {"env_params": world_file} if world_file else {}
+    default = from_settings(settings)
+    listed = default.exchanges if len(default.exchanges) > 1 else ()
+    single = default.exchanges[0] if len(default.exchanges) == 1 else ExchangeConfig()
 
     @dataclass(frozen=True)
     class Train:
         run: TrainConfig = field(default_factory=lambda: default)
+        exchange: ExchangeConfig = field(default_factory=lambda: single)
         output: Output = field(default_factory=Output)
 
     parsed = tyro.cli(
@@ -189,11 +199,16 @@ def parse_train(arguments: list[str]):
         prog="shoal train ENV",
         description="Train on an environment. The same command again resumes where it stopped. Beside the "
         "options below: --config FILE takes settings from a file (RUN/config.yaml, say), --env-options "
-        "NAME=VALUE ... hands options to the environment's constructor.",
+        "NAME=VALUE ... hands options to the environment's constructor, --env-params FILE gives every "
+        "learner its world's physical parameters, --comm-matrix FILE says who listens to whom.",
         args=_whole_numbers(flags),
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    return parsed.run, parsed.output
+    changes = parsed.exchange.changed() | ({"comm_matrix": matrix_file} if matrix_file else {})
+    if listed and changes:
+        raise ShoalError(f"{file} lists several exchanges; change {', '.join(changes)} there")
+    exchanges = listed or read_exchanges(changes)
+    return replace(parsed.run, exchanges=exchanges), parsed.output
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -202,13 +217,17 @@ def evaluate(arguments: list[str]) -> int:
     if options.episodes < 1:
         raise ShoalError(f"episodes must be at least 1, not {options.episodes}")
     _remember_compilations()
-    from shoal.evaluate import evaluate, summarise
+    from shoal.evaluate import evaluate, evaluate_worlds, summarise
     from shoal.runs import session, show
 
     opened = session.open_run(options.run, options.checkpoint)
     names, cohort = session.choose(opened, options.learner)
-    returns, lengths = evaluate(opened.recipe, opened.learner, cohort, options.episodes, options.seed)
-    rows = [summarise(*row) for row in zip(names, returns, lengths, strict=True)]
+    places = session.places(opened, names, options.episodes, options.each_world)
+    if places is None:
+        returns, lengths = evaluate(opened.recipe, opened.learner, cohort, options.episodes, options.seed)
+        rows = [summarise(*row) for row in zip(names, returns, lengths, strict=True)]
+    else:
+        rows = evaluate_worlds(opened.recipe, opened.learner, cohort, names, places, options.seed)
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=1))
     else:
@@ -229,7 +248,8 @@ def play(arguments: list[str]) -> int:
     if more:
         raise ShoalError("one learner at a time: --learner best, mean or a number")
     frames, total = [], 0.0
-    for frame, reward in episode(opened.recipe, opened.learner, cohort, options.seed, options.steps):
+    world = session.world_of(opened, name)
+    for frame, reward in episode(opened.recipe, opened.learner, cohort, options.seed, options.steps, world):
         frames.append(frame)
         total += reward
     default = None if options.mp4 or options.human else options.run / "videos" / f"learner_{name}.gif"

@@ -1,6 +1,6 @@
 """Evaluation: greedy returns of every learner, one whole episode per environment."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,12 +14,14 @@ from shoal import trees
 from shoal.collect import Worlds, begin, outcome, score
 from shoal.envs.host import raise_crash
 from shoal.mesh import ROWS, WHOLE, make_mesh, on_each_device
-from shoal.types import Env, EnvRecipe, Learner, LearnerState, ShoalError
+from shoal.types import Env, EnvRecipe, EnvSpec, Learner, LearnerState, ShoalError, Tree
 
 CHUNK = 64
 """Steps between two looks at whether everyone is done."""
 PATIENCE = 1_000_000
 """Steps after which an episode that has no limit of its own is given up."""
+OWN = "own"
+"""What a learner's own world is called."""
 
 
 class Tally(NamedTuple):
@@ -54,29 +56,86 @@ def greedy(learner: Learner) -> Learner:
 
 
 def evaluate(
-    recipe: EnvRecipe, learner: Learner, cohort: LearnerState, episodes: int = 100, seed: int = 0
+    recipe: EnvRecipe,
+    learner: Learner,
+    cohort: LearnerState,
+    episodes: int = 100,
+    seed: int = 0,
+    params: Tree | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns and lengths, (L, episodes) each, of a cohort's greedy policies.
 
     Every environment plays exactly one episode, so short episodes do not count more than long ones.
+    `params` are the worlds to play them in, (L, episodes) per leaf; the default one unless given.
     """
-    num_learners = jax.tree.leaves(cohort)[0].shape[0]
-    mesh = make_mesh(num_learners, recipe.spec.parallel)
-    seeds = np.random.SeedSequence([seed, 7]).generate_state(num_learners * episodes)
-    env = recipe.build(seeds.reshape(mesh.shape["learners"], -1), False)
-    keys = jax.random.split(jax.random.key(seed), (num_learners, episodes))
-    reset = on_each_device(mesh, partial(_begin, env), ROWS, ROWS)
-    play = on_each_device(mesh, partial(_play, env, greedy(learner)), (WHOLE, ROWS, ROWS, ROWS), ROWS)
-    cohort = jax.device_put(cohort, NamedSharding(mesh, ROWS))  # it may come from more devices, or from none
-    worlds, tally = jax.jit(reset)(keys)
-    play = jax.jit(play)
-    for chunk in range(PATIENCE // CHUNK):
-        worlds, tally = play(jax.random.fold_in(jax.random.key(seed), chunk), cohort, worlds, tally)
-        done = np.all(tally.done)
-        raise_crash()
-        if done:
-            return np.asarray(tally.returns), np.asarray(tally.lengths)
-    raise ShoalError(f"an episode of {recipe.spec.name} did not end within {PATIENCE:,} steps")
+    return next(_evaluations(recipe, learner, cohort, episodes, seed, [params]))
+
+
+def evaluate_worlds(
+    recipe: EnvRecipe,
+    learner: Learner,
+    cohort: LearnerState,
+    names: Sequence[int | str],
+    places: dict[str, Tree],
+    seed: int = 0,
+) -> list[Evaluation]:
+    """A row for each learner in each of the worlds it visits (`visits` makes `places`), from the same starts.
+
+    `names` are the learners' numbers; one without a number, such as "mean", has no world of its own.
+    """
+    episodes = jax.tree.leaves(places)[0].shape[1]
+    played = _evaluations(recipe, learner, cohort, episodes, seed, places.values())
+    scores = dict(zip(places, played, strict=True))
+    return [
+        summarise(name, returns[row], lengths[row], world)
+        for row, name in enumerate(names)
+        for world, (returns, lengths) in scores.items()
+        if world != OWN or not isinstance(name, str)
+    ]
+
+
+def visits(
+    names: Sequence[int | str],
+    worlds: Tree,
+    episodes: int,
+    fresh: Tree | None = None,
+    each: bool = False,
+) -> dict[str, Tree]:
+    """Which world every episode is played in, (L, episodes) per leaf, by what the worlds are to a learner.
+
+    own       learner k in world k
+    seen      episode e in world e mod W
+    unseen    episode e in fresh world e mod F, where `fresh` worlds are given
+    world k   every episode in world k, where `each` is asked for
+
+    worlds (W,) per leaf, one for each learner that was trained; fresh (F,) per leaf. `names` are the L
+    learners that visit, out of those W; "mean" is the average of all and stands in for none.
+    """
+    num_learners, num_worlds = len(names), len(jax.tree.leaves(worlds)[0])
+    own = np.array([0 if isinstance(name, str) else name for name in names])
+    turns = np.arange(episodes)
+    placed = {OWN: _place(worlds, np.repeat(own[:, None], episodes, 1))}
+    placed["seen"] = _place(worlds, np.tile(turns % num_worlds, (num_learners, 1)))
+    if fresh is not None:
+        num_fresh = len(jax.tree.leaves(fresh)[0])
+        placed["unseen"] = _place(fresh, np.tile(turns % num_fresh, (num_learners, 1)))
+    for k in range(num_worlds if each else 0):
+        placed[f"world {k}"] = _place(worlds, np.full((num_learners, episodes), k))
+    return placed
+
+
+def distances(learner: Learner, cohort: LearnerState, obs: Tree) -> np.ndarray:
+    """How far the policies are apart: d_ij = mean_b distance(state_i, state_j, obs_ib), (L, L).
+
+    obs (L, B, ...) per leaf: what each learner sees. All pairs are computed at once, so: small cohorts.
+    """
+    distance = learner.distance
+    if distance is None:
+        raise ShoalError("this learner has no `distance`, so its policies cannot be compared")
+    apart = lambda mine, other, obs: jnp.mean(distance(mine, other, obs))
+    to_all = jax.vmap(apart, (None, 0, None))
+    cohort, obs = jax.device_get((cohort, obs))
+    return np.asarray(jax.jit(jax.vmap(to_all, (0, None, 0)))(cohort, cohort, obs))
 
 
 def summarise(
@@ -96,13 +155,23 @@ def summarise(
 
 
 def episode(
-    recipe: EnvRecipe, learner: Learner, cohort: LearnerState, seed: int = 0, max_steps: int = 1000
+    recipe: EnvRecipe,
+    learner: Learner,
+    cohort: LearnerState,
+    seed: int = 0,
+    max_steps: int = 1000,
+    params: Tree | None = None,
 ) -> Iterator[tuple[np.ndarray, float]]:
-    """Pictures and raw rewards of one greedy episode of a cohort of one, step by step."""
+    """Pictures and raw rewards of one greedy episode of a cohort of one, step by step.
+
+    `params` is the world to play it in, () per leaf; the default one unless given.
+    """
     seeds = np.random.SeedSequence([seed, 11]).generate_state(1)
     env = recipe.build(seeds[None], True)
     key_reset, key_play = jax.random.split(jax.random.key(seed))
-    params = jax.tree.map(lambda x: jnp.full(1, x, jnp.float32), recipe.spec.params)
+    _check_params(recipe.spec, params, ())
+    world = recipe.spec.params if params is None else params
+    params = jax.tree.map(lambda x: jnp.full(1, x, jnp.float32), world)
     state, step = jax.jit(env.reset)(jax.random.split(key_reset, 1), params)
     yield env.render(state, 0), 0.0
     one = trees.take(cohort, 0)
@@ -124,8 +193,58 @@ def episode(
             return
 
 
-def _begin(env: Env, keys: Array) -> tuple[Worlds, Tally]:
-    params = jax.tree.map(lambda x: jnp.full(keys.shape, x, jnp.float32), env.spec.params)
+def _evaluations(
+    recipe: EnvRecipe,
+    learner: Learner,
+    cohort: LearnerState,
+    episodes: int,
+    seed: int,
+    places: Iterable[Tree | None],
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Returns and lengths, (L, episodes) each, once for each of `places`; the program is compiled once."""
+    num_learners = jax.tree.leaves(cohort)[0].shape[0]
+    mesh = make_mesh(num_learners, recipe.spec.parallel)
+    seeds = np.random.SeedSequence([seed, 7]).generate_state(num_learners * episodes)
+    env = recipe.build(seeds.reshape(mesh.shape["learners"], -1), False)
+    keys = jax.random.split(jax.random.key(seed), (num_learners, episodes))
+    reset = jax.jit(on_each_device(mesh, partial(_begin, env), ROWS, ROWS))
+    local_play = partial(_play, env, greedy(learner))
+    play = jax.jit(on_each_device(mesh, local_play, (WHOLE, ROWS, ROWS, ROWS), ROWS))
+    cohort = jax.device_put(cohort, NamedSharding(mesh, ROWS))  # it may come from more devices, or from none
+
+    def finish(worlds: Worlds, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+        for chunk in range(PATIENCE // CHUNK):
+            worlds, tally = play(jax.random.fold_in(jax.random.key(seed), chunk), cohort, worlds, tally)
+            done = np.all(tally.done)
+            raise_crash()
+            if done:
+                return np.asarray(tally.returns), np.asarray(tally.lengths)
+        raise ShoalError(f"an episode of {recipe.spec.name} did not end within {PATIENCE:,} steps")
+
+    for params in places:
+        _check_params(recipe.spec, params, (num_learners, episodes))
+        yield finish(*reset(keys, params))
+
+
+def _place(worlds: Tree, index: np.ndarray) -> Tree:
+    """The worlds with these numbers, in the shape of `index`."""
+    return jax.tree.map(lambda x: np.asarray(x)[index], worlds)
+
+
+def _check_params(spec: EnvSpec, params: Tree | None, shape: tuple[int, ...]) -> None:
+    """Refuse worlds of another environment, and any that would end up with the wrong learner."""
+    if params is None:
+        return
+    if jax.tree.structure(params) != jax.tree.structure(spec.params):
+        raise ShoalError(f"{spec.name} has the parameters {spec.params}, not {params}")
+    shapes = {np.shape(leaf) for leaf in jax.tree.leaves(params)} - {shape}
+    if shapes:
+        raise ShoalError(f"parameters of {spec.name} must be {shape} per leaf here, not {shapes.pop()}")
+
+
+def _begin(env: Env, keys: Array, params: Tree | None) -> tuple[Worlds, Tally]:
+    given = env.spec.params if params is None else params
+    params = jax.tree.map(lambda x: jnp.full(keys.shape, x, jnp.float32), given)
     tally = Tally(jnp.zeros(keys.shape, bool), jnp.zeros(keys.shape), jnp.zeros(keys.shape, jnp.int32))
     return begin(env, keys, params), tally
 

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
@@ -72,16 +71,3 @@ def group_size(mesh: Mesh, num_learners: int) -> int:
     if mesh.devices.flat[0].platform != "cpu":
         return on_device
     return max(n for n in range(1, GROUP + 1) if on_device % n == 0)
-
-
-def in_groups(size: int, function: Callable, in_axes: tuple) -> Callable:
-    """`jax.vmap(function, in_axes)`, computed `size` rows at a time."""
-
-    def mapped(*args):
-        move = lambda axis, part: jax.tree.map(lambda x: jnp.moveaxis(x, axis, 0), part)
-        rows = jax.tree.map(move, in_axes, args)
-        if jax.tree.leaves(rows)[0].shape[0] == size:
-            return jax.vmap(function, in_axes)(*args)
-        return jax.lax.map(lambda row: function(*row), rows, batch_size=size)
-
-    return mapped

@@ -17,16 +17,32 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
+from shoal import trees
 from shoal.collect import Episodes, Worlds, collect
 from shoal.collect import begin as begin_worlds
 from shoal.envs.host import raise_crash
 from shoal.envs.make import make
-from shoal.exchange.schedule import none
+from shoal.envs.worlds import drawn, given, same
+from shoal.exchange.make import ExchangeConfig, make_exchange
 from shoal.learners.ppo import PPOConfig, ppo
-from shoal.mesh import ROWS, WHOLE, group_size, in_groups, make_mesh, on_each_device
+from shoal.mesh import ROWS, WHOLE, group_size, make_mesh, on_each_device
 from shoal.networks import NetworkMaker
-from shoal.types import Env, EnvRecipe, Exchange, Learner, LearnerState, Rollout, ShoalError, Tree
+from shoal.types import (
+    Env,
+    EnvRecipe,
+    EnvSpec,
+    Exchange,
+    ExchangeMemory,
+    Learner,
+    LearnerState,
+    Rollout,
+    ShoalError,
+    Standing,
+    Tree,
+)
 
+PEERS = 8
+"""How many others a learner's policy is compared with in reports."""
 PULSE_SECONDS = 0.5
 """About how long the compiled program runs before Python looks up."""
 
@@ -51,6 +67,12 @@ class TrainConfig:
     """About how many rows of metrics the run writes per learner."""
     env_options: dict[str, Any] = field(default_factory=dict)
     """Options for the environment's own constructor."""
+    env_spread: float = 0.0
+    """How far the learners' worlds differ: the deviation their physical parameters are drawn with."""
+    env_params: Any = None
+    """Their physical parameters, given: a JSON file, {"0": {"gravity": 9.8, "length": 0.7}, ...}."""
+    exchanges: tuple[ExchangeConfig, ...] = ()
+    """How the learners learn together."""
 
     def __post_init__(self):
         for name in ("steps", "learners", "reports"):
@@ -58,6 +80,16 @@ class TrainConfig:
                 raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.seed < 0 or self.first_member < 0:
             raise ShoalError("seed and first_member must not be negative")
+        if self.env_spread < 0:
+            raise ShoalError(f"env_spread must not be negative, but is {self.env_spread}")
+        if self.env_spread and self.env_params is not None:
+            raise ShoalError("worlds are drawn (env_spread) or given (env_params), not both")
+        if self.exchanges and self.learners < 2:
+            raise ShoalError("an exchange needs at least 2 learners: say --learners")
+        if self.algo.prox_coef and not any(exchange.mixes for exchange in self.exchanges):
+            raise ShoalError(
+                "prox_coef stays near what was last received: it needs an exchange of parameters"
+            )
 
     @property
     def num_iterations(self) -> int:
@@ -68,6 +100,11 @@ class TrainConfig:
     def report_every(self) -> int:
         """Iterations between rows of metrics."""
         return max(1, self.num_iterations // self.reports)
+
+    @property
+    def shares_gradients(self) -> bool:
+        """Whether the learners take every step together."""
+        return any(exchange.exchange == "gradients" for exchange in self.exchanges)
 
 
 class TrainState(NamedTuple):
@@ -137,9 +174,11 @@ class Trainer(NamedTuple):
     config: TrainConfig
     recipe: EnvRecipe
     learner: Learner
+    exchange: Exchange
     mesh: Mesh
     begin: Callable[[], TrainState]
     advance: Callable[[TrainState, Array], tuple[TrainState, Pulse]]
+    compare: Callable[[TrainState], dict[str, Array]]
 
 
 def train(config: TrainConfig, **parts) -> Iterator[Report]:
@@ -172,29 +211,47 @@ def make_trainer(
     new episodes there, not the first ones again.
     """
     recipe = recipe or make(config.env, **config.env_options)
-    exchange = exchange or none()
     rows = config.algo.batch_size // config.algo.num_minibatches
     mesh = make_mesh(config.learners, recipe.spec.parallel, rows)
-    learner = ppo(config.algo, recipe.spec, config.num_iterations, network)
-    env = recipe.build(row_seeds(config, start).reshape(mesh.shape["learners"], -1), False)
+    num_devices = mesh.shape["learners"]
+    group = config.learners // num_devices if config.shares_gradients else group_size(mesh, config.learners)
+    learner = make_learner(config, recipe.spec, network)
+    exchange = exchange or make_exchange(
+        config.exchanges,
+        learner,
+        config.learners,
+        anchored=config.algo.prox_coef > 0,
+        seed=config.seed,
+        num_devices=num_devices,
+        group=group,
+    )
+    env = recipe.build(row_seeds(config, start).reshape(num_devices, -1), False)
+    params = jax.tree.map(jnp.asarray, worlds_of(config, recipe.spec))
     divided, whole = NamedSharding(mesh, ROWS), NamedSharding(mesh, WHOLE)
-    placed = TrainState(divided, divided, exchange=whole, keys=divided, key=whole, iteration=whole)
+    memory = ExchangeMemory(divided, whole)
+    placed = TrainState(divided, divided, exchange=memory, keys=divided, key=whole, iteration=whole)
 
     local_begin = partial(begin_learners, env, learner, config.algo.num_envs)
-    local_iterate = partial(iterate, env, learner, config.algo.num_steps, group_size(mesh, config.learners))
-    begin_rows = on_each_device(mesh, local_begin, (ROWS,), ROWS)
-    iterate_rows = on_each_device(mesh, local_iterate, (WHOLE, ROWS, ROWS, ROWS), ROWS)
+    local_iterate = partial(iterate, env, learner, exchange.advise, config.algo.num_steps, group)
+    begin_rows = on_each_device(mesh, local_begin, (ROWS, ROWS), ROWS)
+    rows_and_whole = (WHOLE, ROWS, ROWS, ROWS, ExchangeMemory(ROWS, WHOLE))
+    iterate_rows = on_each_device(mesh, local_iterate, rows_and_whole, ROWS)
 
     def begin() -> TrainState:
         key_cohort, key_members = jax.random.split(jax.random.key(config.seed))
         members = config.first_member + jnp.arange(config.learners)
-        cohort, worlds, keys = begin_rows(jax.vmap(jax.random.fold_in, (None, 0))(key_members, members))
-        return TrainState(cohort, worlds, exchange.init(cohort), keys, key_cohort, jnp.int32(0))
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key_members, members)
+        cohort, worlds, keys = begin_rows(keys, params)
+        memory, cohort = exchange.init(cohort)
+        return TrainState(cohort, worlds, memory, keys, key_cohort, jnp.int32(0))
 
     def iteration(state: TrainState) -> tuple[TrainState, Pulse]:
-        cohort, worlds, pulse = iterate_rows(state.iteration, state.keys, state.cohort, state.worlds)
+        cohort, worlds, pulse = iterate_rows(
+            state.iteration, state.keys, state.cohort, state.worlds, state.exchange
+        )
         key = jax.random.fold_in(state.key, state.iteration)
-        memory, cohort, exchanged = exchange.apply(key, state.exchange, cohort)
+        now = standing(worlds.episodes, pulse.valid_steps)
+        memory, cohort, exchanged = exchange.apply(key, state.exchange, cohort, now)
         pulse = pulse._replace(metrics=pulse.metrics | exchanged)
         return TrainState(cohort, worlds, memory, state.keys, state.key, state.iteration + 1), pulse
 
@@ -213,40 +270,61 @@ def make_trainer(
         config,
         recipe,
         learner,
+        exchange,
         mesh,
         jax.jit(begin, out_shardings=placed),
         jax.jit(advance, out_shardings=(placed, divided)),
+        jax.jit(partial(disagreement, learner)),
     )
 
 
+def make_learner(config: TrainConfig, spec: EnvSpec, network: NetworkMaker | None = None) -> Learner:
+    """One learner of a run."""
+    across = ("learners", "group") if config.shares_gradients else ()
+    return ppo(config.algo, spec, config.num_iterations, network, across)
+
+
+def worlds_of(config: TrainConfig, spec: EnvSpec) -> Tree:
+    """The physical parameters of every learner's world, (L,) per leaf."""
+    members = range(config.first_member, config.first_member + config.learners)
+    if config.env_params is not None:
+        return given(spec, config.env_params, members)
+    if config.env_spread:
+        return drawn(spec, config.env_spread, members, config.seed)
+    return same(spec, config.learners)
+
+
 def begin_learners(
-    env: Env, learner: Learner, num_envs: int, keys: Array
+    env: Env, learner: Learner, num_envs: int, keys: Array, params: Tree
 ) -> tuple[LearnerState, Worlds, Array]:
-    """New learners in new episodes, on one device. keys (L,)."""
+    """New learners in new episodes of their worlds, on one device. keys (L,), params (L,) per leaf."""
     key_learner, key_env, key_train = jnp.moveaxis(jax.vmap(partial(jax.random.split, num=3))(keys), 1, 0)
     # One after another: batched QR factorisations on two CPU devices wait for each other for ever.
     cohort = jax.lax.map(learner.init, key_learner)
     row_keys = jax.vmap(partial(jax.random.split, num=num_envs))(key_env)  # (L, E)
-    params = jax.tree.map(lambda x: jnp.full(row_keys.shape, x, jnp.float32), env.spec.params)
+    params = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], row_keys.shape), params)
     return cohort, begin_worlds(env, row_keys, params), key_train
 
 
 def iterate(
     env: Env,
     learner: Learner,
+    advise: Callable[[ExchangeMemory, Rollout], Rollout],
     num_steps: int,
     group: int,
     iteration: Array,
     keys: Array,
     cohort: LearnerState,
     worlds: Worlds,
+    memory: ExchangeMemory,
 ) -> tuple[LearnerState, Worlds, Pulse]:
     """One rollout and one update of every learner on one device, `group` updates at a time."""
     keys = jax.vmap(jax.random.fold_in, (0, None))(keys, iteration)
     key_collect, key_update = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
     worlds, cohort, rollout = collect(env, learner, num_steps, key_collect, cohort, worlds)
-    learner_axis = Rollout(1, 1, 1, 1, 1, 1, last_obs=0)
-    update = in_groups(group, learner.update, in_axes=(0, 0, learner_axis))
+    rollout = advise(memory, rollout)
+    learner_axis = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, advice=1)
+    update = trees.in_groups(group, learner.update, in_axes=(0, 0, learner_axis))
     cohort, metrics = update(key_update, cohort, rollout)
     bad_rewards = ~jnp.all(jnp.isfinite(rollout.reward), (0, 2))
     return cohort, worlds, Pulse(metrics, jnp.sum(rollout.valid, (0, 2), dtype=jnp.int32), bad_rewards)
@@ -270,11 +348,15 @@ def pulses(trainer: Trainer, state: TrainState) -> Iterator[Report]:
         now = time.perf_counter()
         iteration += count
         valid_steps += int(np.sum(pulse.valid_steps))
+        due = iteration == row
+        metrics = pulse.metrics | scores(state.worlds.episodes)
+        if due and config.learners > 1:
+            metrics |= jax.device_get(trainer.compare(state)) | trainer.exchange.account(metrics)
         yield Report(
             iteration=iteration,
             step=iteration * config.algo.batch_size,
-            due=iteration == row,
-            metrics=pulse.metrics | scores(state.worlds.episodes),
+            due=due,
+            metrics=metrics,
             bad_rewards=pulse.bad_rewards,
             clock=Clock(now - began, compile_seconds, valid_steps),
             state=state,
@@ -288,6 +370,36 @@ def run(advance: Callable, state: TrainState, count: int) -> tuple[TrainState, P
     pulse = jax.device_get(pulse)
     raise_crash()
     return state, pulse
+
+
+def standing(episodes: Episodes, samples: Array) -> Standing:
+    """How the learners stand, for an exchange to use."""
+    known = jnp.isfinite(episodes.returns)
+    total = jnp.sum(jnp.where(known, episodes.returns, 0.0), 1)
+    returns = jnp.where(jnp.any(known, 1), total / jnp.maximum(jnp.sum(known, 1), 1), jnp.nan)
+    present = jnp.ones(samples.shape, bool)
+    return Standing(samples.astype(jnp.float32), returns, episodes.finished, present)
+
+
+def disagreement(learner: Learner, state: TrainState) -> dict[str, Array]:
+    """How far each learner's parameters are from the mean, and its policy from some others'.
+
+    The policies are those of up to `PEERS` learners, evenly spaced along the cohort, at the
+    observations before the learner now.
+    """
+    rows, _ = trees.as_matrix(state.cohort.params)
+    apart = {"disagreement/params": jnp.linalg.norm(rows - jnp.mean(rows, 0, keepdims=True), axis=1)}
+    if learner.distance is None:
+        return apart
+    num_learners = rows.shape[0]
+    shifts = sorted({round(k * num_learners / (PEERS + 1)) for k in range(1, PEERS + 1)} - {0, num_learners})
+    read = lambda cohort: LearnerState(cohort.params, cohort.statistics, (), (), ())
+
+    def apart_from(shift):
+        others = jax.tree.map(lambda x: jnp.roll(x, shift, 0), read(state.cohort))
+        return jnp.mean(jax.vmap(learner.distance)(read(state.cohort), others, state.worlds.step.obs), 1)
+
+    return apart | {"disagreement/kl": sum(apart_from(s) for s in shifts) / len(shifts)}
 
 
 def scores(episodes: Episodes) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """Pytrees along the learner axis: stack, take, compare."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import jax
 import jax.numpy as jnp
@@ -42,3 +43,47 @@ def split_axis(tree: Tree, num: int) -> Tree:
 def size(tree: Tree) -> int:
     """How many numbers a tree holds."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def num_rows(tree: Tree) -> int:
+    """The length of the leading axis."""
+    return jax.tree.leaves(tree)[0].shape[0]
+
+
+def as_matrix(tree: Tree) -> tuple[Array, Callable[[Array], Tree]]:
+    """Every row's numbers side by side, (L, D), and the way back.
+
+    >>> import jax.numpy as jnp
+    >>> matrix, back = as_matrix({"w": jnp.ones((3, 2, 2)), "b": jnp.zeros((3, 1))})
+    >>> matrix.shape, back(matrix)["w"].shape
+    ((3, 5), (3, 2, 2))
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    rows = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
+    cuts = list(accumulate(row.shape[1] for row in rows))[:-1]
+
+    def back(matrix: Array) -> Tree:
+        parts = zip(jnp.split(matrix, cuts, 1), leaves, strict=True)
+        shaped = [part.reshape(-1, *leaf.shape[1:]).astype(leaf.dtype) for part, leaf in parts]
+        return jax.tree.unflatten(structure, shaped)
+
+    return jnp.concatenate(rows, 1), back
+
+
+def where_rows(condition: Array, yes: Tree, no: Tree) -> Tree:
+    """One tree's row or the other's, by a condition per row (L,)."""
+    choose = lambda a, b: jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+    return jax.tree.map(choose, yes, no)
+
+
+def in_groups(size: int, function: Callable, in_axes: tuple) -> Callable:
+    """`jax.vmap(function, in_axes)`, computed `size` rows at a time; a group is the mapped axis `group`."""
+
+    def mapped(*args):
+        move = lambda axis, part: jax.tree.map(lambda x: jnp.moveaxis(x, axis, 0), part)
+        rows = jax.tree.map(move, in_axes, args)
+        if jax.tree.leaves(rows)[0].shape[0] == size:
+            return jax.vmap(function, in_axes, axis_name="group")(*args)
+        return jax.lax.map(lambda row: function(*row), rows, batch_size=size)
+
+    return mapped

@@ -5,7 +5,7 @@ of one device, learner-major, N = L * E), A agent, B batch.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -62,7 +62,10 @@ class EnvSpec:
     action: ActionSpace
     max_episode_steps: int | None = None
     params: Tree = ()
-    """The default physical parameters, a pytree of scalars; `()` where the environment has none."""
+    """The default physical parameters, a NamedTuple of scalars; `()` where the environment has none."""
+    spread: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    """Which of them differ between drawn worlds: name -> (scale, low, high), so that a world of spread s
+    has value clip(default + scale s N(0, 1), low, high)."""
     parallel: bool = True
     """Whether several devices step it at once; Python environments hold one lock, so one device does."""
     exact_resume: bool = True
@@ -146,6 +149,14 @@ class Rollout(NamedTuple):
     truncated: Array  # (T, E)
     valid: Array  # (T, E)
     last_obs: Tree  # (E, ...)
+    advice: tuple["Advice", ...] = ()  # what others think of `obs`, where an exchange asked them
+
+
+class Advice(NamedTuple):
+    """What other learners think of a rollout's observations: sum_j w_ij opinion_j(obs_i)."""
+
+    weight: Array  # (T, E) sum_j w_ij; 0 for a learner nobody advises
+    opinion: Tree  # (T, E, ...) the weighted sum of `Learner.opinion`
 
 
 class LearnerState(NamedTuple):
@@ -165,25 +176,66 @@ class Learner(NamedTuple):
     draw(key, shape) -> noise                      (T, E, ...), the randomness of a rollout's actions
     act(state, obs, noise) -> (action, memory)     obs (E, ...), noise of one step
     update(key, state, rollout) -> (state, metrics)
+    opinion(state, obs) -> Tree                    what its policy says of obs (...), in terms that add up
+    distance(state, other, obs) -> (...)           how far two policies are apart where they see obs
 
-    Noise of zero gives the greedy action.
+    Noise of zero gives the greedy action. Opinions and distances read `params` and `statistics` alone;
+    a learner without them trains, but cannot be advised or compared.
     """
 
     init: Callable[[Array], LearnerState]
     draw: Callable[[Array, tuple[int, int]], Tree]
     act: Callable[[LearnerState, Tree, Tree], tuple[Tree, Tree]]
     update: Callable[[Array, LearnerState, Rollout], tuple[LearnerState, dict[str, Array]]]
+    opinion: Callable[[LearnerState, Tree], Tree] | None = None
+    distance: Callable[[LearnerState, LearnerState, Tree], Array] | None = None
+
+
+class Standing(NamedTuple):
+    """How the learners stand when they meet, (L,) each."""
+
+    samples: Array  # valid environment steps since they last met
+    returns: Array  # raw mean return of the last episodes; NaN until one has finished
+    episodes: Array  # int32, finished so far
+    present: Array  # bool: who takes part this time
+
+
+class ExchangeMemory(NamedTuple):
+    """What an exchange remembers, by where it lives."""
+
+    rows: Tree = ()  # leading axes that divide evenly over the devices: L, or edges laid out by device
+    whole: Tree = ()  # the same on every device
+
+
+def no_advice(memory: ExchangeMemory, rollout: Rollout) -> Rollout:
+    """The rollout as it is."""
+    return rollout
+
+
+def no_account(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Nothing to add."""
+    return {}
 
 
 class Exchange(NamedTuple):
-    """A pure function along the learner axis, between updates.
+    """Pure functions along the learner axis, called between updates.
 
-    init(cohort) -> memory
-    apply(key, memory, cohort) -> (memory, cohort, metrics)     cohort: LearnerState with leading L
+    init(cohort) -> (memory, cohort)
+    apply(key, memory, cohort, standing) -> (memory, cohort, metrics)
+    advise(memory, rollout) -> rollout      before each update, on one device with its rows:
+                                            rollout (T, L, E, ...), memory.rows of those learners
+    account(metrics) -> metrics             on the host, when a row of metrics is due: what the others imply
+
+    cohort: LearnerState with leading L. Metrics are (L,) each, and the same names every time.
     """
 
-    init: Callable[[LearnerState], Tree]
-    apply: Callable[[Array, Tree, LearnerState], tuple[Tree, LearnerState, dict[str, Array]]]
+    init: Callable[[LearnerState], tuple[ExchangeMemory, LearnerState]]
+    apply: Callable[
+        [Array, ExchangeMemory, LearnerState, Standing],
+        tuple[ExchangeMemory, LearnerState, dict[str, Array]],
+    ]
+    advise: Callable[[ExchangeMemory, Rollout], Rollout] = no_advice
+    account: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = no_account
 
 
 class ShoalError(Exception):

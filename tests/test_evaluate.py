@@ -1,5 +1,6 @@
 """Evaluation: one greedy episode per environment, and nothing else changed."""
 
+from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -9,14 +10,24 @@ import numpy as np
 import pytest
 
 from shoal import trees
-from shoal.envs import probes
+from shoal.envs import probes, worlds
 from shoal.envs.functional import from_jax
-from shoal.evaluate import CHUNK, episode, evaluate, greedy, summarise
-from shoal.exchange.mixing import average
+from shoal.evaluate import (
+    CHUNK,
+    distances,
+    episode,
+    evaluate,
+    evaluate_worlds,
+    greedy,
+    summarise,
+    visits,
+)
+from shoal.exchange.mixing import merged
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops.statistics import Running, merge
 from shoal.runs import checkpoint
 from shoal.train import TrainConfig, make_trainer
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, LearnerState, ShoalError
 
 PPO = PPOConfig(num_envs=2, hidden=(4,), norm_obs=True)
 ENV = probes.continuous_target()
@@ -98,10 +109,10 @@ class Still(NamedTuple):
         return jnp.broadcast_to(self.outputs, (*obs.shape[:-1], 2)), obs[..., 0]
 
 
-def still_learner(spec):
+def still_learner(spec, num=1):
     network = lambda key, spec, num_outputs: Still(jnp.zeros(2))
     learner = ppo(PPOConfig(num_envs=1), spec, num_updates=1, network=network)
-    return learner, jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 1))
+    return learner, jax.vmap(learner.init)(jax.random.split(jax.random.key(0), num))
 
 
 def test_an_episode_longer_than_a_chunk_counts_whole():
@@ -112,7 +123,7 @@ def test_an_episode_longer_than_a_chunk_counts_whole():
 
 def test_the_mean_learner_has_the_mean_parameters_and_the_pooled_statistics():
     _, cohort = trained()
-    mean = average(cohort)
+    mean = merged(cohort)
     host = jax.device_get(cohort)
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x[0], y.mean(0), rtol=1e-6, atol=1e-7),
@@ -128,7 +139,7 @@ def test_the_mean_learner_has_the_mean_parameters_and_the_pooled_statistics():
 def test_the_mean_learner_and_one_of_several_can_be_evaluated():
     """They are cohorts of one that come from arrays on two devices."""
     learner, cohort = trained()
-    for one in (average(cohort), trees.take(cohort, jnp.array([1]))):
+    for one in (merged(cohort), trees.take(cohort, jnp.array([1]))):
         returns, lengths = evaluate(RECIPE, learner, one, episodes=3)
         assert returns.shape == lengths.shape == (1, 3)
         assert np.isfinite(returns).all()
@@ -172,3 +183,145 @@ def test_the_summary_of_a_learner():
         "length_mean": 4.0,
         "world": "default",
     }
+
+
+class Prizes(NamedTuple):
+    """What a step pays, and what it pays for where the episode began."""
+
+    prize: float = 7.0
+    luck: float = 0.0
+
+
+def prize_env():
+    """Two steps that pay prize + luck * start, half of it each: the return says which world was played."""
+    pay = lambda state, params: (params.prize + params.luck * state[0]) / 2
+    return JaxEnv(
+        EnvSpec("prizes", "jax", Box((1,)), Discrete(2), 2, Prizes(), {"prize": (1.0, -np.inf, np.inf)}),
+        reset=lambda key, params: jax.random.uniform(key, (1,)),
+        step=lambda key, state, action, params: (state, pay(state, params), jnp.bool_(False)),
+        observe=lambda state, params: state,
+        render=lambda state, params: np.full((1, 1, 3), params.prize, np.uint8),
+    )
+
+
+PRIZES = from_jax(prize_env())
+
+
+def prizes(values, luck=0.0):
+    values = np.float32(values)
+    return Prizes(values, np.full_like(values, luck))
+
+
+def returns_of(rows):
+    return {(row.learner, row.world): row.return_mean for row in rows}
+
+
+def test_every_episode_is_played_in_the_world_given_for_it():
+    learner, cohort = still_learner(PRIZES.spec, num=4)
+    chosen = np.arange(12.0).reshape(4, 3)
+    returns, lengths = evaluate(PRIZES, learner, cohort, episodes=3, params=prizes(chosen))
+    assert returns.tolist() == chosen.tolist()
+    assert (lengths == 2).all()
+    assert evaluate(PRIZES, learner, cohort, episodes=3)[0].tolist() == [[7.0] * 3] * 4
+
+
+def test_the_default_world_given_is_the_default_world():
+    learner, cohort = still_learner(PRIZES.spec, num=2)
+    luck = from_jax(prize_env()._replace(spec=replace(PRIZES.spec, params=Prizes(luck=3.0))))
+    given = evaluate(luck, learner, cohort, 5, 1, prizes(np.full((2, 5), 7.0), luck=3.0))
+    jax.tree.map(np.testing.assert_array_equal, given, evaluate(luck, learner, cohort, 5, 1))
+    assert np.unique(given[0]).size == 10
+
+
+def test_worlds_that_do_not_fit_are_refused():
+    learner, cohort = still_learner(PRIZES.spec, num=2)
+    turned = r"parameters of prizes must be \(2, 3\) per leaf here, not \(3, 2\)"
+    with pytest.raises(ShoalError, match=turned):
+        evaluate(PRIZES, learner, cohort, episodes=3, params=prizes(np.ones((3, 2))))
+    with pytest.raises(ShoalError, match=r"prizes has the parameters Prizes\(prize=7.0, luck=0.0\), not "):
+        evaluate(PRIZES, learner, cohort, episodes=3, params={"prize": np.ones((2, 3))})
+    with pytest.raises(ShoalError, match=r"must be \(\) per leaf here, not \(1,\)"):
+        next(episode(PRIZES, learner, cohort, params=prizes([1.0])))
+
+
+def test_own_seen_unseen_and_each_world_by_hand():
+    visited = visits([0, 1, 2], prizes([10, 20, 30]), 4, fresh=prizes([1, 2, 3, 4]), each=True)
+    expected = {
+        "own": [[10] * 4, [20] * 4, [30] * 4],
+        "seen": [[10, 20, 30, 10]] * 3,
+        "unseen": [[1, 2, 3, 4]] * 3,
+        "world 0": [[10] * 4] * 3,
+        "world 1": [[20] * 4] * 3,
+        "world 2": [[30] * 4] * 3,
+    }
+    assert {name: place.prize.tolist() for name, place in visited.items()} == expected
+    assert list(visits([0], prizes([10, 20]), 4)) == ["own", "seen"]
+
+
+def test_a_learner_chosen_alone_has_its_own_world_still():
+    visited = visits([np.int64(2)], prizes([10, 20, 30]), 3)
+    assert visited["own"].prize.tolist() == [[30] * 3]
+    assert visited["seen"].prize.tolist() == [[10, 20, 30]]
+    rows = evaluate_worlds(PRIZES, *still_learner(PRIZES.spec), [np.int64(2)], visited)
+    assert returns_of(rows) == {(2, "own"): 30, (2, "seen"): 20}
+
+
+def test_rows_say_which_world_was_played_and_the_mean_has_none_of_its_own():
+    learner, cohort = still_learner(PRIZES.spec, num=3)
+    names = [0, 1, "mean"]
+    rows = evaluate_worlds(
+        PRIZES, learner, cohort, names, visits(names, prizes([10, 20]), 4, prizes([1, 2, 3, 6]), each=True)
+    )
+    everywhere = {"seen": 15, "unseen": 3, "world 0": 10, "world 1": 20}
+    expected = {(0, "own"): 10} | {(0, world): value for world, value in everywhere.items()}
+    expected |= {(1, "own"): 20} | {(1, world): value for world, value in everywhere.items()}
+    expected |= {("mean", world): value for world, value in everywhere.items()}
+    assert returns_of(rows) == expected
+    assert [(row.learner, row.world) for row in rows] == list(expected), "by learner, then by world"
+    assert {row.episodes for row in rows} == {4}
+    unseen = next(row for row in rows if row.world == "unseen")
+    assert (unseen.return_min, unseen.return_max, unseen.length_mean) == (1, 6, 2)
+
+
+def test_drawn_worlds_reach_their_learners():
+    learner, cohort = still_learner(PRIZES.spec, num=2)
+    own, fresh = worlds.drawn(PRIZES.spec, 0.5, range(2), 3), worlds.unseen(PRIZES.spec, 0.5, 6, 3)
+    rows = evaluate_worlds(PRIZES, learner, cohort, [0, 1], visits([0, 1], own, 6, fresh))
+    scores = returns_of(rows)
+    np.testing.assert_allclose([scores[0, "own"], scores[1, "own"]], own.prize, rtol=1e-6)
+    np.testing.assert_allclose(scores[0, "seen"], own.prize.mean(), rtol=1e-6)
+    np.testing.assert_allclose(scores[1, "unseen"], fresh.prize.mean(), rtol=1e-6)
+
+
+def test_all_worlds_are_visited_from_the_same_starts():
+    """So a learner's own world and the row of that world agree to the last bit, luck and all."""
+    learner, cohort = still_learner(PRIZES.spec, num=2)
+    places = visits([0, 1], prizes([10, 20], luck=5.0), 8, each=True)
+    scores = returns_of(evaluate_worlds(PRIZES, learner, cohort, [0, 1], places, seed=2))
+    for k in range(2):
+        assert scores[k, "own"] == scores[k, f"world {k}"]
+        assert scores[k, "own"] not in (10, 20)
+    assert scores[0, "world 1"] - scores[0, "world 0"] == pytest.approx(10, rel=1e-5)
+    alone, _ = evaluate(PRIZES, learner, cohort, 8, seed=2, params=places["own"])
+    assert scores[1, "own"] == alone[1].mean()
+
+
+def test_an_episode_to_watch_may_be_in_another_world():
+    learner, cohort = still_learner(PRIZES.spec)
+    for params, prize in [(None, 7), (Prizes(prize=4.0), 4), (trees.take(prizes([3, 9]), 1), 9)]:
+        frames = list(episode(PRIZES, learner, cohort, params=params))
+        assert [reward for _, reward in frames] == [0, prize / 2, prize / 2]
+        assert frames[0][0][0, 0, 0] == prize
+
+
+def test_distances_between_all_pairs():
+    """Policies x_i = 1, 2, 4 that are (x_j - x_i) o apart where they see o: d_ij = (x_j - x_i) mean(o_i)."""
+    nobody = Learner(init=lambda key: (), draw=None, act=None, update=None)  # type: ignore
+    learner = nobody._replace(distance=lambda mine, other, obs: (other.params - mine.params) * obs["o"])
+    x = jnp.array([1.0, 2.0, 4.0])
+    cohort = LearnerState(params=x, statistics=(), opt_state=(), hypers=(), memory=())
+    obs = {"o": jnp.array([[1.0, 3.0], [10.0, 10.0], [0.0, 1.0]])}
+    found = distances(learner, cohort, obs)
+    np.testing.assert_allclose(found, [[0, 2, 6], [-10, 0, 20], [-1.5, -1, 0]])
+    with pytest.raises(ShoalError, match="has no `distance`"):
+        distances(nobody, cohort, obs)

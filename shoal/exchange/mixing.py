@@ -1,16 +1,341 @@
-"""Mixing: parameters averaged along the learner axis, statistics merged by their counts."""
+"""Mixing: learners take up each other's parameters, from a server or from their neighbours.
+
+What a round does is a `Rule` (who takes what from whom) and a `Channel` (what happens to a message on
+its way); `mix` makes an exchange of the two. Messages are rows of a matrix (L, D): each learner's
+parameters, flattened.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
 
 from shoal import trees
-from shoal.ops.statistics import Running, pool
-from shoal.types import LearnerState
+from shoal.exchange import channels
+from shoal.exchange.channels import Compressor
+from shoal.exchange.robust import mean
+from shoal.ops.statistics import Running, pool, variance
+from shoal.types import Exchange, ExchangeMemory, LearnerState, ShoalError, Standing, Tree
+
+Aggregator: TypeAlias = Callable[[Array, Array], Array]
+"""(messages (L, D), weight (L,)) -> (D,); a weight of 0 is a learner who is not there."""
+
+Alteration: TypeAlias = Callable[[Array, Array], Array]
+"""(key, delta (L, D)) -> delta (L, D): what an attack or noise makes of the changes learners send."""
 
 
-def average(cohort: LearnerState) -> LearnerState:
+class Rule(NamedTuple):
+    """What learners make of each other's messages.
+
+    combine(key, own, messages, weight) -> (L, D)     own, messages (L, D), weight (L,), 0 for the absent
+    merge(key, statistics, weight) -> statistics      `Running` rows, leading L
+
+    `broadcast` says that all receive the same, so that each knows what the others hold afterwards.
+    """
+
+    combine: Callable[[Array, Array, Array, Array], Array]
+    merge: Callable[[Array, Running, Array], Running]
+    broadcast: bool
+    copies: np.ndarray | int  # (L,) how many times a learner sends its message
+
+
+class Channel(NamedTuple):
+    """What happens to a message on its way.
+
+    Learners then send how they changed since others last heard of them: altered (attacks, noise), then
+    compressed. What compression leaves out is sent later (error feedback, Seide et al. 2014; in gossip
+    the receivers' copies do the same, Koloskova et al. 2019).
+    """
+
+    alterations: tuple[Alteration, ...] = ()
+    compressor: Compressor | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether messages arrive as they were sent."""
+        return not self.alterations and self.compressor is None
+
+
+PLAIN = Channel()
+"""Messages arrive as they were sent."""
+
+
+class Server(NamedTuple):
+    """A server's own model and the state of its optimiser."""
+
+    model: Array  # (D,)
+    opt_state: Tree
+
+
+Weighting: TypeAlias = Literal["uniform", "samples", "returns"]
+
+
+def average(
+    *,
+    weights: Weighting = "uniform",
+    server: optax.GradientTransformation | None = None,
+    channel: Channel = PLAIN,
+    **kept: bool,
+) -> Exchange:
+    """Federated averaging (McMahan et al. 2017): x_i <- sum_j n_j x_j / sum_j n_j.
+
+    A `server` optimiser treats what the average moved by as a gradient: `optax.sgd(1.0, momentum=0.9)`
+    is FedAvgM, `optax.adam(0.01, eps=1e-3)` FedAdam (Reddi et al. 2021).
+
+    >>> import shoal
+    >>> config = shoal.TrainConfig("CartPole-v1", steps=1024, learners=2, reports=1)
+    >>> for report in shoal.train(config, exchange=average()):
+    ...     print(report.metrics["disagreement/params"].tolist())
+    [0.0, 0.0]
+    """
+    return mix(from_server(mean()), weights=weights, server=server, channel=channel, **kept)
+
+
+def gossip(matrix: np.ndarray, *, channel: Channel = PLAIN, **kept: bool) -> Exchange:
+    """x_i <- sum_j W_ij x_j with a row-stochastic W (L, L) that never changes."""
+    return mix(from_neighbours(matrix), channel=channel, **kept)
+
+
+def gossip_in_pairs(*, channel: Channel = PLAIN, **kept: bool) -> Exchange:
+    """x_i, x_j <- (x_i + x_j) / 2 for pairs drawn anew each time (Boyd et al. 2006)."""
+    return mix(from_partner(), channel=channel, **kept)
+
+
+def mix(
+    rule: Rule,
+    *,
+    weights: Weighting = "uniform",
+    server: optax.GradientTransformation | None = None,
+    channel: Channel = PLAIN,
+    share_statistics: bool = True,
+    share_moments: bool = False,
+) -> Exchange:
+    """An exchange of parameters by a rule; running statistics are merged by their counts.
+
+    Adam's moments stay with their learner unless `share_moments`.
+    """
+    if server is not None and not rule.broadcast:
+        raise ShoalError("a server optimiser needs a server: use it with average or a robust rule")
+
+    def init(cohort: LearnerState):
+        own, _ = trees.as_matrix(cohort.params)
+        model = jnp.mean(own, 0)
+        public = () if channel.is_plain else own
+        whole = () if server is None else Server(model, server.init(model))
+        return ExchangeMemory((jnp.zeros(own.shape[0], jnp.int32), public), whole), cohort
+
+    def apply(key, memory, cohort, standing):
+        (rounds, public), whole = memory
+        key_rule, key_channel = jax.random.split(key)
+        own, back = trees.as_matrix(cohort.params)
+        weight = weigh(weights, standing)
+        present = standing.present[:, None]
+        messages, residual = (own, 0.0) if channel.is_plain else send(channel, key_channel, own, public)
+        target = rule.combine(key_rule, own, messages, weight)
+        if server is not None:
+            whole = serve(server, whole, target[0], jnp.any(standing.present))
+            target = jnp.broadcast_to(whole.model, own.shape)
+        if not channel.is_plain:
+            known = target - residual if rule.broadcast else messages
+            public = jnp.where(present, known, public)
+        cohort = cohort._replace(params=back(jnp.where(present, target, own)))
+        if share_statistics:
+            merge = lambda s: rule.merge(key_rule, s, weight)
+            merged = jax.tree.map(merge, cohort.statistics, is_leaf=is_running)
+            cohort = cohort._replace(statistics=trees.where_rows(standing.present, merged, cohort.statistics))
+        if share_moments:
+            cohort = cohort._replace(opt_state=mix_moments(rule, key_rule, cohort.opt_state, weight))
+        rounds = rounds + standing.present
+        size = (channel.compressor or channels.none()).message_bytes(own.shape[1])
+        size += 4 * trees.size(cohort.statistics) // own.shape[0] if share_statistics else 0
+        sent = rounds.astype(jnp.float32) * jnp.broadcast_to(jnp.float32(rule.copies * size), rounds.shape)
+        metrics = {"exchange/bytes": sent, "exchange/rounds": rounds.astype(jnp.float32)}
+        return ExchangeMemory((rounds, public), whole), cohort, metrics
+
+    return Exchange(init, apply)
+
+
+def send(channel: Channel, key: Array, own: Array, public: Array) -> tuple[Array, Array]:
+    """What arrives of every learner's parameters, and what compression left out of them."""
+    delta = own - public
+    for index, alter in enumerate(channel.alterations):
+        delta = alter(jax.random.fold_in(key, index), delta)
+    sent = channel.compressor.apply(delta) if channel.compressor else delta
+    return public + sent, delta - sent
+
+
+def serve(server: optax.GradientTransformation, state: Server, target: Array, anyone: Array) -> Server:
+    """The server's step toward what its clients sent: the gradient is model - target."""
+    updates, opt_state = server.update(state.model - target, state.opt_state, state.model)
+    moved = Server(optax.apply_updates(state.model, updates), opt_state)
+    return trees.where(anyone, moved, state)
+
+
+def weigh(weighting: Weighting, standing: Standing) -> Array:
+    """How much each learner counts, (L,): 0 for the absent.
+
+    By `returns`: in proportion to the mean raw return above the worst one's, or above 0 where none is
+    below it.
+    """
+    present = standing.present.astype(jnp.float32)
+    if weighting == "uniform":
+        return present
+    if weighting == "samples":
+        weight = standing.samples * present
+    else:
+        known = standing.present & jnp.isfinite(standing.returns)
+        floor = jnp.minimum(jnp.min(jnp.where(known, standing.returns, jnp.inf)), 0.0)
+        weight = jnp.where(known, standing.returns - floor, 0.0)
+    return jnp.where(jnp.sum(weight) > 0, weight, present)
+
+
+def from_server(aggregate: Aggregator, robust: bool = False) -> Rule:
+    """Everyone receives one aggregate of all messages."""
+
+    def combine(key, own, messages, weight):
+        return jnp.broadcast_to(aggregate(messages, weight), own.shape)
+
+    def merge(key, statistics, weight):
+        merged = typical(statistics, weight) if robust else together(statistics, weight)
+        return jax.tree.map(lambda one, rows: jnp.broadcast_to(one, rows.shape), merged, statistics)
+
+    return Rule(combine, merge, broadcast=True, copies=1)
+
+
+def from_neighbours(matrix: np.ndarray) -> Rule:
+    """x_i <- W_ii x_i + sum_j W_ij m_j; whoever is absent leaves its weight to the listener.
+
+    A sparse W costs what its edges cost: a sum of gathered rows instead of a product.
+    """
+    matrix = np.asarray(matrix, np.float32)
+    if not np.allclose(matrix.sum(1), 1, atol=1e-5):
+        raise ShoalError("each row of a gossip matrix must sum to 1")
+    others = matrix * (1 - np.eye(len(matrix), dtype=np.float32))
+    product = linear(others)
+
+    def operator(weight: Array) -> Callable[[Array, Array], Array]:
+        here = (weight > 0).astype(jnp.float32)[:, None]
+        # What arrives is gated by who sends; the weight that is missing stays with oneself.
+        heard = product(here)
+        return lambda own, messages: (1 - heard) * own + product(jnp.where(here > 0, messages, 0.0))
+
+    def combine(key, own, messages, weight):
+        return operator(weight)(own, messages)
+
+    def merge(key, statistics, weight):
+        apply = operator(weight)
+        return mix_statistics(lambda x: apply(x, x), statistics)
+
+    return Rule(combine, merge, broadcast=False, copies=np.count_nonzero(others, axis=0))
+
+
+def from_partner() -> Rule:
+    """Halfway to a partner drawn anew each time; with an odd number, one stays alone."""
+
+    def operator(key: Array, weight: Array) -> Callable[[Array, Array], Array]:
+        num_learners = weight.shape[0]
+        # Those present first, in random order; neighbours in that order are partners.
+        order = jnp.argsort(jnp.where(weight > 0, jax.random.uniform(key, (num_learners,)), 2.0))
+        place = jnp.argsort(order)
+        beside = place ^ 1
+        partner = order[jnp.minimum(beside, num_learners - 1)]
+        paired = (beside < num_learners) & (weight > 0) & (weight[partner] > 0)
+        return lambda own, messages: jnp.where(paired[:, None], (own + messages[partner]) / 2, own)
+
+    def combine(key, own, messages, weight):
+        return operator(key, weight)(own, messages)
+
+    def merge(key, statistics, weight):
+        apply = operator(key, weight)
+        return mix_statistics(lambda x: apply(x, x), statistics)
+
+    return Rule(combine, merge, broadcast=False, copies=1)
+
+
+def linear(matrix: np.ndarray) -> Callable[[Array], Array]:
+    """x -> M x for rows x (L, D), by gathering where M is sparse and by a product where it is not."""
+    degree = int(np.max(np.count_nonzero(matrix, axis=1), initial=0))
+    if 8 * degree > len(matrix):
+        return lambda x: jnp.matmul(matrix, x, precision="highest")
+    slots = np.argsort(matrix == 0, axis=1, kind="stable")[:, :degree]  # (L, degree)
+    weights = np.take_along_axis(matrix, slots, 1)
+
+    def product(x: Array) -> Array:
+        return sum((weights[:, k, None] * x[slots[:, k]] for k in range(degree)), jnp.zeros_like(x))
+
+    return product
+
+
+def together(statistics: Running, weight: Array) -> Running:
+    """All data as one sample, each learner's counting by its weight; the count is a learner's mean share.
+
+    So mean and variance are those of the pooled data, and merging again and again counts nothing twice.
+    """
+    share = weight / jnp.maximum(jnp.sum(weight), 1e-8)
+    return pool(statistics._replace(count=statistics.count * share, m2=_scale(share, statistics.m2)))
+
+
+def typical(statistics: Running, weight: Array) -> Running:
+    """The median learner's statistics, coordinate by coordinate, which a few liars cannot move far."""
+    here = weight > 0
+
+    def middle(x: Array) -> Array:
+        present = here.reshape(-1, *[1] * (x.ndim - 1))
+        return jnp.nanmedian(jnp.where(present, x, jnp.nan), 0)
+
+    spread = jax.vmap(variance)(statistics)
+    count = middle(statistics.count)
+    return Running(count, middle(statistics.mean), middle(spread) * count)
+
+
+def mix_statistics(operator: Callable[[Array], Array], statistics: Running) -> Running:
+    """Statistics of the mixed data: counts, sums and sums of squares mix linearly.
+
+    n' = W n,  mean' = W (n mean) / n',  M2' = W (M2 + n mean^2) - n' mean'^2, about a common centre.
+    """
+    rows = lambda x: x.reshape(x.shape[0], -1)
+    count, mean, m2 = rows(statistics.count), rows(statistics.mean), rows(statistics.m2)
+    centre = jnp.sum(count * mean, 0) / jnp.maximum(jnp.sum(count), 1.0)
+    offset = mean - centre[None]
+    total = operator(count)
+    moved = operator(count * offset) / jnp.maximum(total, 1e-8)
+    squares = operator(m2 + count * offset**2) - total * moved**2
+    shaped = lambda x, like: x.reshape(like.shape)
+    return Running(
+        shaped(total, statistics.count),
+        shaped(centre[None] + moved, statistics.mean),
+        shaped(jnp.maximum(squares, 0.0), statistics.m2),
+    )
+
+
+def mix_moments(rule: Rule, key: Array, opt_state: Tree, weight: Array) -> Tree:
+    """The optimisers' real-valued state mixed like the parameters; counters stay."""
+    present = (weight > 0)[:, None]
+
+    def mixed(x: Array) -> Array:
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        own = x.reshape(x.shape[0], -1)
+        return jnp.where(present, rule.combine(key, own, own, weight), own).reshape(x.shape)
+
+    return jax.tree.map(mixed, opt_state)
+
+
+def merged(cohort: LearnerState) -> LearnerState:
     """A cohort of one: the mean of all parameters, all statistics together, the rest of the first."""
-    is_running = lambda x: isinstance(x, Running)
     params = jax.tree.map(lambda x: jnp.mean(x, 0, keepdims=True), cohort.params)
     statistics = jax.tree.map(lambda s: trees.stack([pool(s)]), cohort.statistics, is_leaf=is_running)
     return trees.take(cohort, jnp.array([0]))._replace(params=params, statistics=statistics)
+
+
+def is_running(tree: Tree) -> bool:
+    """Whether this part of a tree is running statistics."""
+    return isinstance(tree, Running)
+
+
+def _scale(weight: Array, x: Array) -> Array:
+    return weight.reshape(-1, *[1] * (x.ndim - 1)) * x

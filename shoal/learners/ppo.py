@@ -15,8 +15,9 @@ from jax import Array
 
 from shoal import trees
 from shoal.networks import NetworkMaker, actor_critic, is_image
-from shoal.ops import losses, statistics
+from shoal.ops import advice, losses, statistics
 from shoal.ops.advantages import discounted_returns, generalised_advantages
+from shoal.ops.advice import Advised
 from shoal.ops.distributions import Distribution, distribution_for
 from shoal.ops.statistics import Running, weighted_mean
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree
@@ -42,14 +43,15 @@ class PPOConfig:
     """Discount."""
     gae_lambda: float = 0.95
     """How far advantages look ahead: 0 one step, 1 the whole episode."""
-    objective: Literal["clip", "kl", "none"] = "clip"
-    """What holds the policy near the one that acted: clipping, an adaptive KL penalty, nothing."""
+    objective: Literal["clip", "kl", "mdpo", "none"] = "clip"
+    """What holds the policy near the one that acted: clipping, an adaptive KL penalty, mirror descent
+    (a reverse KL penalty that grows as the run ends), nothing."""
     clip_coef: float = 0.2
     """How far the probability ratio may move before clipping."""
     anneal_clip: bool = False
     """Let clip_coef fall linearly to 0 over the run."""
     kl_coef: float = 1.0
-    """The KL penalty's first weight (objective kl)."""
+    """The KL penalty's first weight (objectives kl and mdpo)."""
     kl_goal: float = 0.01
     """The KL per update that the penalty's weight is steered to (objective kl)."""
     target_kl: float | None = None
@@ -74,6 +76,14 @@ class PPOConfig:
     """Divide rewards by the running spread of discounted returns."""
     clip_reward: float | None = None
     """Bound on rewards as the learner sees them, after standardising; scores stay raw."""
+    comm_penalty_coeff: float = 1.0
+    """Weight of the KL to the policies an exchange shows the learner (exchange neighbours)."""
+    comm_direction: Literal["forward", "reverse"] = "forward"
+    """That KL is KL(theirs || own), or in reverse KL(own || theirs)."""
+    comm_form: Literal["sum", "mixture"] = "sum"
+    """Several policies make a weighted sum of KLs, or one KL to their mixture."""
+    prox_coef: float = 0.0
+    """Weight of the squared distance to the parameters last received (FedProx)."""
     grad_accumulation: int = 1
     """Compute each minibatch's gradient in this many pieces, to save memory."""
     hidden: tuple[int, ...] = (64, 64)
@@ -117,6 +127,8 @@ class Hypers(NamedTuple):
     max_grad_norm: Array
     target_kl: Array
     kl_goal: Array
+    comm_penalty_coeff: Array
+    prox_coef: Array
 
 
 class Statistics(NamedTuple):
@@ -132,6 +144,7 @@ class Memory(NamedTuple):
     num_updates: Array  # () int32, so far
     kl_coef: Array  # () the adaptive penalty's weight
     discounted_return: Array  # (E,) so far in each environment's episode
+    anchor: Tree  # the parameters to stay near, where prox_coef asks for it; set by exchanges
 
 
 class Batch(NamedTuple):
@@ -145,6 +158,7 @@ class Batch(NamedTuple):
     advantage: Array  # (B,)
     target: Array  # (B,)
     weight: Array  # (B,) 1 where valid, later each sample's share of its minibatch
+    advised: tuple[Advised, ...] = ()  # one per exchange that gives advice
 
 
 class Setup(NamedTuple):
@@ -155,10 +169,19 @@ class Setup(NamedTuple):
     distribution: Distribution
     make_network: NetworkMaker
     num_updates: int
+    across: tuple[str, ...] = ()
 
 
-def ppo(config: PPOConfig, spec: EnvSpec, num_updates: int, network: NetworkMaker | None = None) -> Learner:
+def ppo(
+    config: PPOConfig,
+    spec: EnvSpec,
+    num_updates: int,
+    network: NetworkMaker | None = None,
+    across: tuple[str, ...] = (),
+) -> Learner:
     """A PPO learner for an environment, its annealed settings reaching 0 after `num_updates` updates.
+
+    `across` names the mapped axes over which gradients are averaged: learners that share every step.
 
     >>> import jax, shoal
     >>> learner = shoal.ppo(shoal.PPOConfig(), shoal.make("CartPole-v1").spec, num_updates=10)
@@ -174,8 +197,8 @@ def ppo(config: PPOConfig, spec: EnvSpec, num_updates: int, network: NetworkMake
         init=config.init,
         init_log_std=config.init_log_std,
     )
-    setup = Setup(config, spec, distribution_for(spec.action), network or default, num_updates)
-    return Learner(*(partial(function, setup) for function in (init, draw, act, update)))
+    setup = Setup(config, spec, distribution_for(spec.action), network or default, num_updates, across)
+    return Learner(*(partial(function, setup) for function in (init, draw, act, update, opinion, distance)))
 
 
 def init(setup: Setup, key: Array) -> LearnerState:
@@ -190,6 +213,7 @@ def init(setup: Setup, key: Array) -> LearnerState:
         num_updates=jnp.int32(0),
         kl_coef=jnp.float32(config.kl_coef),
         discounted_return=jnp.zeros(config.num_envs),
+        anchor=params if config.prox_coef else (),
     )
     opt_state = optimiser(hypers, hypers.learning_rate).init(params)
     return LearnerState(params, Statistics(moments, statistics.empty()), opt_state, hypers, memory)
@@ -266,8 +290,25 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     if setup.config.norm_adv == "batch":
         advantage = standardise_advantages(advantage, weight)
     log_prob = setup.distribution.log_prob(outputs, rollout.action)
-    outputs = outputs if setup.config.objective == "kl" else ()
-    return trees.merge_axes(Batch(obs, rollout.action, outputs, log_prob, value, advantage, target, weight))
+    outputs = outputs if setup.config.objective in ("kl", "mdpo") else ()
+    heed = partial(advice.heed, setup.distribution, setup.config.comm_direction, setup.config.comm_form)
+    advised = tuple(heed(given) for given in rollout.advice)
+    batch = Batch(obs, rollout.action, outputs, log_prob, value, advantage, target, weight, advised)
+    return trees.merge_axes(batch)
+
+
+def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
+    """What the policy says of observations, as `ops.advice` adds it up."""
+    config = setup.config
+    outputs, _ = state.params(standardise(setup, state, obs))
+    return advice.opinion(setup.distribution, config.comm_direction, config.comm_form, outputs)
+
+
+def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
+    """KL(own policy || the other's) at each observation."""
+    own, _ = state.params(standardise(setup, state, obs))
+    theirs, _ = other.params(standardise(setup, other, obs))
+    return setup.distribution.kl(own, theirs)
 
 
 def learn(
@@ -277,6 +318,9 @@ def learn(
     config = setup.config
     remaining = jnp.maximum(1.0 - state.memory.num_updates / setup.num_updates, 0.0)
     rate = state.hypers.learning_rate * (remaining if config.anneal_lr else 1.0)
+    if config.objective == "mdpo":
+        kl_coef = config.kl_coef / jnp.maximum(remaining, 1 / setup.num_updates)
+        state = state._replace(memory=state.memory._replace(kl_coef=kl_coef))
     hypers = state.hypers._replace(
         clip_coef=state.hypers.clip_coef * (remaining if config.anneal_clip else 1.0),
         ent_coef=state.hypers.ent_coef * (remaining if config.anneal_ent else 1.0),
@@ -300,8 +344,9 @@ def learn(
     metrics["learning_rate"] = rate
     metrics["explained_variance"] = losses.explained_variance(batch.value, batch.target, batch.weight)
     memory = state.memory
-    if config.objective == "kl":
+    if config.objective in ("kl", "mdpo"):
         metrics["kl_coef"] = memory.kl_coef
+    if config.objective == "kl":
         memory = memory._replace(kl_coef=steer(memory.kl_coef, last_kl, state.hypers.kl_goal))
     return state._replace(params=params, opt_state=opt_state, memory=memory), metrics
 
@@ -322,13 +367,19 @@ def improve(
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, batch))
         add = lambda total, piece: (jax.tree.map(jnp.add, total, gradient(params, piece)), None)
         (grads, metrics), _ = jax.lax.scan(add, zero, pieces)
+    grads = jax.lax.pmean(grads, setup.across) if setup.across else grads
     updates, opt_state = optimiser(state.hypers, rate).update(grads, opt_state, params)
     metrics["grad_norm"] = optax.tree.norm(grads)
     return (optax.apply_updates(params, updates), opt_state), metrics
 
 
 def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple[Array, dict[str, Array]]:
-    """L = policy + vf_coef value - ent_coef entropy (+ kl_coef KL), each a weighted sum over the batch."""
+    """L = policy + vf_coef value - ent_coef entropy, and penalties, each a weighted sum over the batch.
+
+    kl, mdpo    kl_coef KL(old || new), kl_coef KL(new || old)
+    neighbours  comm_penalty_coeff sum_j W_ij KL(pi_j || new), or the other way round
+    prox        prox_coef ||theta - anchor||^2
+    """
     hypers, distribution = state.hypers, setup.distribution
     outputs, value = params(batch.obs)
     log_ratio = distribution.log_prob(outputs, batch.action) - batch.log_prob
@@ -351,6 +402,15 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
     }
     if setup.config.objective == "kl":
         terms["kl"] = state.memory.kl_coef * total(distribution.kl(batch.outputs, outputs))
+    if setup.config.objective == "mdpo":
+        terms["kl"] = state.memory.kl_coef * total(distribution.kl(outputs, batch.outputs))
+    for advised in batch.advised:
+        apart = advice.penalty(distribution, setup.config.comm_direction, advised, outputs)
+        penalty = hypers.comm_penalty_coeff * total(apart)
+        terms["neighbours"] = terms.get("neighbours", 0.0) + penalty
+    if setup.config.prox_coef:
+        apart = optax.tree.norm(optax.tree.sub(params, state.memory.anchor), squared=True)
+        terms["prox"] = hypers.prox_coef * apart * jnp.sum(batch.weight)
 
     metrics = {f"loss/{name}": term for name, term in terms.items()} | {
         "entropy": entropy,

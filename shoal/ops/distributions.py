@@ -10,6 +10,9 @@ from jax import Array
 
 from shoal.types import ActionSpace, Box, Discrete, MultiBinary, MultiDiscrete
 
+TINY = 1e-12
+"""Probabilities and variances are taken for at least this where their logarithm is asked for."""
+
 
 class Distribution(NamedTuple):
     """A family of distributions, its parameters the last axis of `outputs` (..., num_outputs).
@@ -20,6 +23,12 @@ class Distribution(NamedTuple):
     log_prob(outputs, action) -> (...)  summed over the parts of an action
     entropy(outputs) -> (...)
     kl(p, q) -> (...)                   KL(p || q), in closed form
+
+    All are exponential families, p(a) = exp(eta . T(a) - A), which gives averages of policies:
+
+    natural(outputs) -> eta             from_natural(eta) -> outputs
+    log_partition(outputs) -> A (...)
+    moments(outputs) -> E[T(a)]         from_moments(moments) -> outputs
     """
 
     num_outputs: int
@@ -29,6 +38,11 @@ class Distribution(NamedTuple):
     log_prob: Callable[[Array, Array], Array]
     entropy: Callable[[Array], Array]
     kl: Callable[[Array, Array], Array]
+    natural: Callable[[Array], Array]
+    from_natural: Callable[[Array], Array]
+    log_partition: Callable[[Array], Array]
+    moments: Callable[[Array], Array]
+    from_moments: Callable[[Array], Array]
 
 
 def distribution_for(space: ActionSpace) -> Distribution:
@@ -73,6 +87,11 @@ def categorical(num: int) -> Distribution:
         log_prob=log_prob,
         entropy=entropy,
         kl=kl,
+        natural=lambda outputs: outputs,
+        from_natural=lambda eta: eta,
+        log_partition=lambda outputs: jax.nn.logsumexp(outputs, -1),
+        moments=lambda outputs: jax.nn.softmax(outputs),
+        from_moments=_log,
     )
 
 
@@ -105,6 +124,11 @@ def independent_categoricals(nums: tuple[int, ...]) -> Distribution:
         log_prob=log_prob,
         entropy=entropy,
         kl=kl,
+        natural=lambda outputs: outputs,
+        from_natural=lambda eta: eta,
+        log_partition=lambda outputs: sum(jax.nn.logsumexp(part, -1) for part in split(outputs)),
+        moments=lambda outputs: jnp.concatenate([jax.nn.softmax(part) for part in split(outputs)], -1),
+        from_moments=_log,
     )
 
 
@@ -125,6 +149,11 @@ def bernoulli(num: int) -> Distribution:
             -jnp.sum(jax.nn.sigmoid(logits) * on(logits) + jax.nn.sigmoid(-logits) * off(logits), -1)
         ),
         kl=kl,
+        natural=lambda outputs: outputs,
+        from_natural=lambda eta: eta,
+        log_partition=lambda outputs: jnp.sum(jax.nn.softplus(outputs), -1),
+        moments=jax.nn.sigmoid,
+        from_moments=lambda p: _log(p) - _log(1 - p),
     )
 
 
@@ -156,6 +185,28 @@ def gaussian(shape: tuple[int, ...]) -> Distribution:
         mean, log_std = jnp.split(outputs, 2, -1)
         return full(mean + jnp.exp(log_std) * noise)
 
+    def natural(outputs):  # T(a) = [a, a^2], eta = [mean / var, -1 / (2 var)]
+        mean, log_std = jnp.split(outputs, 2, -1)
+        precision = jnp.exp(-2 * log_std)
+        return jnp.concatenate([mean * precision, -0.5 * precision], -1)
+
+    def from_natural(eta):
+        first, second = jnp.split(eta, 2, -1)
+        var = -0.5 / jnp.minimum(second, -TINY)
+        return jnp.concatenate([first * var, 0.5 * jnp.log(var)], -1)
+
+    def log_partition(outputs):
+        mean, log_std = jnp.split(outputs, 2, -1)
+        return jnp.sum(0.5 * (mean * jnp.exp(-log_std)) ** 2 + log_std + half_log_tau, -1)
+
+    def moments(outputs):
+        mean, log_std = jnp.split(outputs, 2, -1)
+        return jnp.concatenate([mean, mean**2 + jnp.exp(2 * log_std)], -1)
+
+    def from_moments(moments):
+        mean, square = jnp.split(moments, 2, -1)
+        return jnp.concatenate([mean, 0.5 * _log(square - mean**2)], -1)
+
     return Distribution(
         num_outputs=2 * size,
         draw=lambda key, batch: jax.random.normal(key, (*batch, size)),
@@ -164,7 +215,16 @@ def gaussian(shape: tuple[int, ...]) -> Distribution:
         log_prob=log_prob,
         entropy=lambda outputs: jnp.sum(outputs[..., size:] + 0.5 + half_log_tau, -1),
         kl=kl,
+        natural=natural,
+        from_natural=from_natural,
+        log_partition=log_partition,
+        moments=moments,
+        from_moments=from_moments,
     )
+
+
+def _log(x: Array) -> Array:
+    return jnp.log(jnp.maximum(x, TINY))
 
 
 def _argmax(scores: Array) -> Array:

@@ -1,13 +1,16 @@
 """A run's settings: presets, the yaml file that repeats it, and what two runs differ in."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+from shoal.envs.worlds import load_params
+from shoal.exchange.make import ExchangeConfig
+from shoal.exchange.topology import load_matrix
 from shoal.learners.ppo import PPOConfig
 from shoal.runs.files import disk_errors, write_text
 from shoal.train import TrainConfig
@@ -15,6 +18,8 @@ from shoal.types import ShoalError
 
 ALGORITHMS = {"ppo": PPOConfig}
 """Settings by the name of the algorithm."""
+EXCHANGE_NAMES = {f.name for f in fields(ExchangeConfig)}
+EXCHANGE_KINDS = get_args(get_type_hints(ExchangeConfig)["exchange"])
 
 
 def preset(env: str, **settings) -> TrainConfig:
@@ -38,22 +43,25 @@ def preset_settings(env: str, algo: str = "ppo") -> dict[str, Any]:
 
 
 def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
-    """A configuration from one flat mapping of names to values."""
+    """A configuration from one flat mapping of names to values; several exchanges are a list of mappings."""
     settings = dict(settings)
     algo = ALGORITHMS.get(name := settings.pop("algo", "ppo"))
     if algo is None:
         raise ShoalError(f"unknown algorithm {name!r}; choose from {', '.join(ALGORITHMS)}")
     inner = {f.name for f in fields(algo)}
-    outer = {f.name for f in fields(TrainConfig)} - {"algo"}
-    if unknown := settings.keys() - inner - outer:
-        raise ShoalError(f"unknown setting {', '.join(sorted(unknown))}; shoal train ENV --help lists them")
+    outer = {f.name for f in fields(TrainConfig)} - {"algo", "exchanges"}
+    _refuse_unknown(settings.keys() - inner - outer - EXCHANGE_NAMES)
     if "env" not in settings:
         raise ShoalError("no environment is named")
     if "hidden" in settings:
         settings["hidden"] = tuple(settings["hidden"])
+    if isinstance(settings.get("env_params"), str | Path):
+        settings["env_params"] = load_params(settings["env_params"])
     try:
+        exchanges = read_exchanges({k: v for k, v in settings.items() if k in EXCHANGE_NAMES})
         learner = algo(**{k: v for k, v in settings.items() if k in inner})
-        return TrainConfig(algo=learner, **{k: v for k, v in settings.items() if k in outer})
+        train = {k: v for k, v in settings.items() if k in outer}
+        return TrainConfig(algo=learner, exchanges=exchanges, **train)
     except TypeError as error:
         raise ShoalError(f"a setting has the wrong kind of value: {error}") from error
 
@@ -61,17 +69,60 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
 def to_settings(config: TrainConfig) -> dict[str, Any]:
     """The flat mapping that `from_settings` reads back."""
     name = next(name for name, kind in ALGORITHMS.items() if isinstance(config.algo, kind))
-    outer = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "algo"}
+    outer = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in ("algo", "exchanges")}
     inner = {f.name: getattr(config.algo, f.name) for f in fields(config.algo)}
-    return {"env": outer.pop("env"), "algo": name} | outer | inner
+    return {"env": outer.pop("env"), "algo": name} | outer | inner | _exchange_settings(config.exchanges)
+
+
+def _exchange_settings(exchanges: tuple[ExchangeConfig, ...]) -> dict[str, Any]:
+    if len(exchanges) == 1:
+        return {f.name: getattr(exchanges[0], f.name) for f in fields(ExchangeConfig)}
+    return {"exchange": [exchange.changed() for exchange in exchanges] or "none"}
+
+
+def read_exchanges(settings: dict[str, Any]) -> tuple[ExchangeConfig, ...]:
+    """One exchange from flat names, or several from a list under `exchange`."""
+    several = settings.get("exchange", "none")
+    if isinstance(several, str):
+        one = _exchange(settings)
+        if one.exchange == "none" and (more := one.changed().keys()):
+            raise ShoalError(f"{', '.join(more)} without an exchange: say which, e.g. exchange: average")
+        return () if one.exchange == "none" else (one,)
+    if not isinstance(several, list | tuple) or not all(isinstance(item, dict) for item in several):
+        raise ShoalError("exchange must be a name or a list of mappings, each with `exchange: NAME`")
+    if beside := settings.keys() - {"exchange"}:
+        raise ShoalError(f"{', '.join(sorted(beside))}: put it into one of the exchanges listed")
+    return tuple(_exchange(item) for item in several)
+
+
+def _exchange(settings: dict[str, Any]) -> ExchangeConfig:
+    _refuse_unknown(settings.keys() - EXCHANGE_NAMES)
+    names = EXCHANGE_KINDS
+    if (kind := settings.get("exchange", "none")) not in names:
+        raise ShoalError(f"unknown exchange {kind!r}; choose from {', '.join(names)}")
+    matrix, parts = settings.get("comm_matrix"), settings.get("parts", ())
+    matrix = load_matrix(matrix) if isinstance(matrix, str | Path) else matrix
+    parts = (parts,) if isinstance(parts, str) else tuple(parts)
+    return ExchangeConfig(**settings | {"comm_matrix": matrix, "parts": parts})
+
+
+def _refuse_unknown(names: Collection[str]) -> None:
+    if names:
+        raise ShoalError(f"unknown setting {', '.join(sorted(names))}; shoal train ENV --help lists them")
 
 
 def write_config(path: Path, config: TrainConfig) -> None:
     """Everything needed to run it again: shoal train --config FILE."""
     import yaml
 
-    settings = {k: list(v) if isinstance(v, tuple) else v for k, v in to_settings(config).items()}
-    write_text(path, yaml.safe_dump(settings, sort_keys=False))
+    write_text(path, yaml.safe_dump(_plain(to_settings(config)), sort_keys=False))
+
+
+def _plain(value: Any) -> Any:
+    """The same in lists and mappings, which every reader of yaml knows."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -108,6 +159,8 @@ def default_folder(config: TrainConfig) -> Path:
     parts = [config.env.replace(":", "-").replace("/", "-"), settings["algo"], f"s{config.seed}"]
     parts += [f"L{config.learners}"] if config.learners > 1 else []
     parts += [f"m{config.first_member}"] if config.first_member else []
+    parts += [f"spread{config.env_spread:g}"] if config.env_spread else []
+    parts += [exchange.exchange for exchange in config.exchanges]
     return Path("runs") / "__".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Pictures of runs: learning curves, losses, speed, and several runs compared."""
+"""Pictures of runs: learning curves, losses, speed, several runs compared, and who listens to whom."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,6 +25,12 @@ DIAGNOSTICS = (
     "learning_rate",
 )
 """Metrics drawn beside the losses, which are the ones whose names begin with `loss/`."""
+
+LINK = "#5B6770"
+"""The slate grey of the lines between learners."""
+
+PULL = 0.4
+"""How far a long link leans towards the centre of the circle."""
 
 MANY_LINES = 32
 """Above this many learners only their mean and band are drawn."""
@@ -74,6 +80,18 @@ def plot(runs: Sequence[Path], out: Path | None = None) -> list[Path]:
         comparison = (runs[0].resolve().parent if out is None else Path(out)) / "comparison.png"
         written.append(_figure(comparison, lambda figure: _draw_comparison(figure, curves)))
     return written
+
+
+def draw_graph(matrix: np.ndarray, path: Path) -> Path:
+    """Draws who listens to whom, where matrix[i, j] is how much learner i listens to j; returns the file.
+
+    Learners stand on a circle, clockwise from the top, and an edge is as wide as its weight is large
+    beside the largest. Where the two ways differ, arrows point to the one who listens. The diagonal is
+    not drawn.
+    """
+    weights = np.where(np.eye(len(matrix), dtype=bool), 0.0, matrix)
+    side = 5.6 if len(weights) <= 24 else 8.0
+    return _figure(Path(path), lambda figure: _draw_network(figure, weights), (side, side + 0.4))
 
 
 def pivot(table: dict[str, np.ndarray], name: str) -> Curve:
@@ -209,6 +227,86 @@ def _draw_speed(figure, curve: Curve, title: str) -> None:
     _count_axis(axes.yaxis)
     axes.set(title=title, xlabel="environment steps", ylabel="steps per second, all learners")
     axes.set_ylim(bottom=0)
+
+
+def _draw_network(figure, weights: np.ndarray) -> None:
+    axes = figure.subplots()
+    num_learners, num_links = len(weights), np.count_nonzero(np.triu(weights + weights.T))
+    turns = np.arange(num_learners) / num_learners - 0.25 * (num_learners == 2)  # two stand side by side
+    places = np.stack([np.sin(2 * np.pi * turns), np.cos(2 * np.pi * turns)], axis=1) * (num_learners > 1)
+    radius = min(0.11, 0.66 * np.sin(np.pi / max(2, num_learners)))
+    if num_links:
+        _draw_links(axes, places, radius, weights, num_links)
+    _draw_learners(axes, places, radius)
+    count = lambda number, noun: f"{number:,} {noun}{'' if number == 1 else 's'}"
+    axes.set(title=f"{count(num_learners, 'learner')}, {count(num_links, 'link')}")
+    axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal")
+    axes.axis("off")
+
+
+def _draw_learners(axes, places: np.ndarray, radius: float) -> None:
+    """Numbered discs, in the colour of the learners' curves."""
+    from matplotlib.patches import Circle
+
+    unit = 72 * axes.figure.get_figwidth() / 2.4  # points, nearly
+    text = {"ha": "center", "va": "center_baseline", "color": "white", "fontsize": 0.85 * radius * unit}
+    for learner, place in enumerate(places):
+        axes.add_patch(Circle(place, radius, facecolor=PALETTE[0], edgecolor="white", zorder=3))
+        axes.text(*place, str(learner), zorder=4, **text)
+
+
+def _draw_links(axes, places: np.ndarray, radius: float, weights: np.ndarray, num_links: int) -> None:
+    """Lines, and arrows where the two ways differ: bent where there is one each way."""
+    from matplotlib.collections import LineCollection, PolyCollection
+    from matplotlib.lines import Line2D
+
+    alike = np.isclose(weights, weights.T, atol=0)
+    listener, speaker = np.nonzero(np.where(alike, np.triu(weights), weights))
+    weight, arrow = weights[listener, speaker], ~alike[listener, speaker]
+    bend = 0.12 * (arrow & (weights[speaker, listener] != 0))
+    widest = np.clip(18 / np.sqrt(num_links), 0.8, 3.2)
+    width = np.maximum(0.35, widest * weight / weight.max())
+    head = arrow * (0.35 * radius + 0.014 * width)
+    nearest = 2 * np.sin(np.pi / len(weights))
+    lines, heads = _arrows(places[speaker], places[listener], nearest, bend, arrow * 1.1 * radius, head)
+
+    style = {"color": LINK, "alpha": np.clip(8 / np.sqrt(num_links), 0.25, 0.8)}
+    axes.add_collection(LineCollection(list(lines), linewidths=width, capstyle="butt", zorder=1, **style))
+    axes.add_collection(PolyCollection(list(heads[arrow]), linewidths=0, zorder=2, **style))
+    ends = [] if np.allclose(weight, weight[0], atol=0) else [weight.argmin(), weight.argmax()]
+    if ends or arrow.any():
+        axes.legend(
+            [Line2D([], [], linewidth=width[link], color=LINK) for link in ends],
+            [f"weight {weight[link]:.3g}" for link in ends],
+            title="arrows point to the learner who listens" if arrow.any() else None,
+            title_fontsize=9,
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.02),
+            ncols=2,
+        )
+
+
+def _arrows(
+    start: np.ndarray, end: np.ndarray, nearest: float, bend: np.ndarray, gap: np.ndarray, head: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Curves (M, 24, 2) from `start` towards `end`, and the triangles (M, 3, 2) they end in.
+
+    x(t) = (1 - t)^2 start + 2 t (1 - t) control + t^2 base
+
+    The base is that of the triangle, whose tip stays `gap` away from `end`. The control point lies aside
+    of the middle by `bend`, and nearer to the centre of the circle the longer the link is beside that of
+    neighbours, so that links keep clear of the learners between.
+    """
+    span = np.linalg.norm(end - start, axis=1, keepdims=True)
+    across = (end - start)[:, ::-1] * [1, -1]
+    control = (start + end) / 2 * (1 - PULL * (1 - nearest / span)) + bend[:, None] * across
+    towards = (end - control) / np.linalg.norm(end - control, axis=1, keepdims=True)
+    tip = end - gap[:, None] * towards
+    base = tip - head[:, None] * towards
+    side = 0.4 * head[:, None] * towards[:, ::-1] * [1, -1]
+    t = np.linspace(0, 1, 24)[:, None]
+    curve = (1 - t) ** 2 * start[:, None] + 2 * t * (1 - t) * control[:, None] + t**2 * base[:, None]
+    return curve, np.stack([base + side, tip, base - side], axis=1)
 
 
 def _count_axis(axis) -> None:

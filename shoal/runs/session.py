@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 from shoal import trees
+from shoal.envs import worlds
 from shoal.envs.make import make
-from shoal.exchange.mixing import average
-from shoal.learners.ppo import ppo
+from shoal.evaluate import visits
+from shoal.exchange.mixing import merged
 from shoal.runs import checkpoint
 from shoal.runs.config import (
     default_folder,
@@ -27,7 +28,17 @@ from shoal.runs.config import (
 )
 from shoal.runs.files import make_folder
 from shoal.runs.metrics import MetricsWriter, write_summary
-from shoal.train import Clock, Report, TrainConfig, Trainer, TrainState, make_trainer, pulses
+from shoal.train import (
+    Clock,
+    Report,
+    TrainConfig,
+    Trainer,
+    TrainState,
+    make_learner,
+    make_trainer,
+    pulses,
+    worlds_of,
+)
 from shoal.types import EnvRecipe, Learner, LearnerState, ShoalError, Tree
 
 SAVE_SECONDS = 30.0
@@ -234,7 +245,7 @@ def open_run(folder: Path, which: str = "latest") -> Opened:
     """The learners of a run, from its newest or its best checkpoint."""
     config = from_settings(read_settings(Path(folder) / "config.yaml"))
     recipe = make(config.env, **config.env_options)
-    learner = ppo(config.algo, recipe.spec, config.num_iterations)
+    learner = make_learner(config, recipe.spec)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.learners))
     like = {"cohort": jax.eval_shape(jax.vmap(learner.init), keys)}
     load = checkpoint.load_best if which == "best" else checkpoint.load_latest
@@ -248,16 +259,47 @@ def open_run(folder: Path, which: str = "latest") -> Opened:
 
 
 def choose(opened: Opened, which: str) -> tuple[list[int | str], LearnerState]:
-    """The learners asked for: `best`, `mean` (the average of all), `all`, or a number."""
+    """The learners asked for: `best`, `mean` (the average of all), `all`, or a number.
+
+    All learners of a federation include their mean.
+    """
     num = opened.config.learners
+    if which == "all" and opened.config.exchanges:
+        with_mean = jax.tree.map(lambda *rows: np.concatenate(rows), opened.cohort, merged(opened.cohort))
+        return [*range(num), "mean"], with_mean
     if which == "all":
         return list(range(num)), opened.cohort
     if which == "mean":
-        return ["mean"], average(opened.cohort)
+        return ["mean"], merged(opened.cohort)
     if which != "best" and not (which.isdigit() and int(which) < num):
         raise ShoalError(f"no learner {which!r}; choose best, mean, all or 0 to {num - 1}")
     index = opened.best if which == "best" else int(which)
     return [index], trees.take(opened.cohort, np.array([index]))
+
+
+def places(opened: Opened, names: list[int | str], episodes: int, each: bool) -> dict[str, Tree] | None:
+    """The worlds in which a run's learners are evaluated; None where all worlds are the same.
+
+    Unseen worlds are drawn like the learners' own, one per episode; where those were given, from the
+    ranges they span.
+    """
+    config, spec = opened.config, opened.recipe.spec
+    if not config.env_spread and config.env_params is None:
+        return None
+    own = worlds_of(config, spec)
+    fresh = (
+        worlds.unseen(spec, config.env_spread, episodes, config.seed)
+        if config.env_spread
+        else worlds.between(own, episodes, config.seed)
+    )
+    return visits(names, own, episodes, fresh, each)
+
+
+def world_of(opened: Opened, name: int | str) -> Tree:
+    """The physical parameters of a learner's own world; the default ones for the mean of all."""
+    if isinstance(name, str):
+        return None
+    return trees.take(worlds_of(opened.config, opened.recipe.spec), name)
 
 
 @contextmanager

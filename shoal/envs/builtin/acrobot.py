@@ -113,10 +113,21 @@ def render(state: AcrobotState, params: AcrobotParams) -> np.ndarray:
     return picture("Acrobot-v1", state=np.array(state), **lengths)
 
 
+# Every value is drawn by itself, so it is the bounds that keep each centre of mass inside its link: the first
+# link stays at least 0.5 long, with its centre at 0.5; the motion knows the second by its centre alone, so
+# that is what differs, as in a uniform link 0.5 to 1.5 long.
+SPREAD = {
+    "mass_1": (1.0, 0.5, 1.5),
+    "mass_2": (1.0, 0.5, 1.5),
+    "length_1": (1.0, 0.5, 1.5),
+    "centre_2": (0.5, 0.25, 0.75),
+}
+"""How drawn worlds differ."""
+
 _BOUND = np.array([1, 1, 1, 1, 4 * np.pi, 9 * np.pi], np.float32)
 
 ACROBOT = JaxEnv(
-    EnvSpec("Acrobot-v1", "jax", Box((6,), -_BOUND, _BOUND), Discrete(3), 500, AcrobotParams()),
+    EnvSpec("Acrobot-v1", "jax", Box((6,), -_BOUND, _BOUND), Discrete(3), 500, AcrobotParams(), SPREAD),
     reset,
     step,
     observe,

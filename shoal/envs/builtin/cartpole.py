@@ -66,10 +66,18 @@ def render(state: Array, params: CartPoleParams) -> np.ndarray:
     )
 
 
+SPREAD = {
+    "gravity": (1.0, 0.1, np.inf),
+    "mass_cart": (1.0, 0.2, 2.0),
+    "mass_pole": (1.0, 0.01, 1.0),
+    "length": (1.0, 0.3, 2.0),
+}
+"""How drawn worlds differ: the ranges of github.com/WaimenMak/FRL, with a gravity that stays one."""
+
 _BOUND = np.array([4.8, np.inf, 24 * np.pi / 180, np.inf], np.float32)
 
 CARTPOLE = JaxEnv(
-    EnvSpec("CartPole-v1", "jax", Box((4,), -_BOUND, _BOUND), Discrete(2), 500, CartPoleParams()),
+    EnvSpec("CartPole-v1", "jax", Box((4,), -_BOUND, _BOUND), Discrete(2), 500, CartPoleParams(), SPREAD),
     reset,
     step,
     observe,

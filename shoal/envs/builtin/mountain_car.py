@@ -77,12 +77,18 @@ def render(state: MountainCarState, params: MountainCarParams) -> np.ndarray:
     return picture("MountainCar-v0", state=np.array(state), goal_position=float(params.goal_position))
 
 
+# The values are tiny, so a spread of 1 is a tenth of each. What matters is force / gravity: above 0.65 some
+# starts reach the flag by pushing right all the time; below 0.3 rocking begins to take longer than the limit
+# of 200 steps. The continuous car is close to the first (0.6) as it is, hence its other bounds.
+SPREAD = {"gravity": (0.00025, 0.002, 0.003), "force": (0.0001, 0.0009, 0.0012)}
+SPREAD_CONTINUOUS = {"gravity": (0.00025, 0.0024, 0.003), "force": (0.00015, 0.0012, 0.00155)}
+
 _OBSERVATION = Box(
     (2,), np.array([MIN_POSITION, -0.07], np.float32), np.array([MAX_POSITION, 0.07], np.float32)
 )
 
 MOUNTAIN_CAR = JaxEnv(
-    EnvSpec("MountainCar-v0", "jax", _OBSERVATION, Discrete(3), 200, MountainCarParams()),
+    EnvSpec("MountainCar-v0", "jax", _OBSERVATION, Discrete(3), 200, MountainCarParams(), SPREAD),
     reset,
     step,
     observe,
@@ -96,6 +102,7 @@ MOUNTAIN_CAR_CONTINUOUS = JaxEnv(
         Box((1,), -1.0, 1.0),
         999,
         MountainCarParams(force=0.0015, goal_position=0.45),
+        SPREAD_CONTINUOUS,
     ),
     reset,
     step_continuous,

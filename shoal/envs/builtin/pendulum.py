@@ -85,12 +85,19 @@ def render(state: PendulumState, params: PendulumParams) -> np.ndarray:
     return picture("Pendulum-v1", state=np.array(state[:2]), last_u=torque if torque else None)
 
 
+SPREAD = {"gravity": (1.0, 0.1, np.inf), "mass": (1.0, 0.2, 5.0), "length": (1.0, 0.5, 1.5)}
+"""How drawn worlds differ: the ranges of github.com/WaimenMak/FRL, with a gravity that stays one."""
+
 _BOUND = np.array([1.0, 1.0, 8.0], np.float32)
 _SPACES = Box((3,), -_BOUND, _BOUND), Box((1,), -2.0, 2.0)
 
 PENDULUM = JaxEnv(
-    EnvSpec("Pendulum-v1", "jax", *_SPACES, 200, PendulumParams()), reset, step, observe, render
+    EnvSpec("Pendulum-v1", "jax", *_SPACES, 200, PendulumParams(), SPREAD), reset, step, observe, render
 )
 PENDULUM_SPARSE = JaxEnv(
-    EnvSpec("PendulumSparse-v1", "jax", *_SPACES, 200, PendulumParams()), reset, step_sparse, observe, render
+    EnvSpec("PendulumSparse-v1", "jax", *_SPACES, 200, PendulumParams(), SPREAD),
+    reset,
+    step_sparse,
+    observe,
+    render,
 )

@@ -1,0 +1,265 @@
+"""An exchange from settings: what --exchange and a config file's list can say."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+import optax
+
+from shoal.exchange import channels, mixing, robust, topology
+from shoal.exchange.mixing import Channel, Rule
+from shoal.exchange.neighbours import anchor, neighbours, neighbours_in_pairs
+from shoal.exchange.schedule import chain, every, none, participate, select, together
+from shoal.types import Exchange, Learner, ShoalError
+
+
+@dataclass(frozen=True)
+class ExchangeConfig:
+    """How learners learn together; a federation may have several of these."""
+
+    exchange: Literal[
+        "none",
+        "gradients",
+        "average",
+        "gossip",
+        "neighbours",
+        "median",
+        "trimmed-mean",
+        "krum",
+        "multi-krum",
+        "geometric-median",
+    ] = "none"
+    """Nothing; every gradient averaged; parameters averaged by a server (FedAvg), with neighbours, or by a
+    rule that withstands liars; neighbours' policies as a penalty."""
+    local_updates: int = 16
+    """Updates between two exchanges."""
+    participation: float = 1.0
+    """The part of the learners that takes part in an exchange, drawn anew each time."""
+    parts: tuple[str, ...] = ()
+    """Parameters to exchange, by the names of the network's parts (actor, critic, encoder); all if empty."""
+    topology: Literal["complete", "ring", "star", "torus", "random-regular", "pairs"] = "ring"
+    """Who meets whom (gossip, neighbours); pairs are drawn anew each time."""
+    degree: int = 4
+    """Neighbours of each learner in a random regular graph."""
+    comm_matrix: Any = None
+    """A graph of your own: a JSON file, {"comm_matrix": {"0": {"1": 100}}}; i -> j -> how much i heeds j."""
+    symmetrise: bool = False
+    """Read every edge of comm_matrix in both directions."""
+    weights: Literal["uniform", "samples", "returns"] = "uniform"
+    """What a learner counts by in an average."""
+    server: Literal["none", "momentum", "adam"] = "none"
+    """The server's own optimiser (FedAvgM, FedAdam)."""
+    server_lr: float | None = None
+    """Its step size; 1 with momentum and 0.01 with Adam unless given."""
+    server_momentum: float = 0.9
+    """Its momentum."""
+    use_comm_penalty: bool | None = None
+    """Hold policies near those last received, by their KL (comm_penalty_coeff); on for neighbours."""
+    average_weights: bool = False
+    """Let neighbours average their parameters too."""
+    bad: int | None = None
+    """How many liars a robust rule allows for; a third, or as many as it can, unless given."""
+    attack: Literal["none", "sign-flip", "noise", "zero", "scale"] = "none"
+    """Let the last learners lie, to see what it does."""
+    attackers: int = 0
+    """How many of them."""
+    attack_strength: float = 10.0
+    """How far their messages are scaled, or how large the noise is."""
+    clip: float | None = None
+    """Bound on the norm of the change a learner sends."""
+    noise_multiplier: float = 0.0
+    """Gaussian noise on it, in units of clip: differential privacy."""
+    privacy_delta: float = 1e-5
+    """The delta for which the privacy budget spent is reported."""
+    compress: Literal["none", "top-k", "int8"] = "none"
+    """Send less; what is left out is sent later."""
+    keep: float = 0.01
+    """The part of the numbers that top-k sends."""
+    share_statistics: bool | None = None
+    """Merge the running statistics of observations and returns; not with noise, which does not cover them."""
+    share_moments: bool = False
+    """Average Adam's moments like the parameters."""
+    common_start: bool | None = None
+    """Begin from the same parameters; unless given, where parameters are averaged."""
+
+    def __post_init__(self):
+        if self.local_updates < 1:
+            raise ShoalError(f"local_updates must be at least 1, not {self.local_updates}")
+        if self.noise_multiplier and self.clip is None:
+            raise ShoalError("noise_multiplier needs clip, the bound that the noise is measured by")
+        if self.noise_multiplier and self.share_statistics:
+            raise ShoalError("noise does not cover running statistics; leave share_statistics off with it")
+        if self.attack != "none" and self.attackers < 1:
+            raise ShoalError(f"attack {self.attack} needs --attackers, how many learners lie")
+        if self.server != "none" and self.exchange in ("none", "gradients", "gossip", "neighbours"):
+            raise ShoalError(f"a server optimiser needs a server: exchange average, not {self.exchange}")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether parameters change hands."""
+        return self.exchange not in ("none", "gradients", "neighbours") or (
+            self.exchange == "neighbours" and self.average_weights
+        )
+
+    @property
+    def penalises(self) -> bool:
+        """Whether policies are held near others."""
+        if self.use_comm_penalty is None:
+            return self.exchange == "neighbours"
+        return self.use_comm_penalty and self.exchange != "none"
+
+    def changed(self) -> dict[str, Any]:
+        """What differs from the defaults."""
+        plain = ExchangeConfig()
+        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != getattr(plain, f.name)}
+
+
+def make_exchange(
+    configs: tuple[ExchangeConfig, ...],
+    learner: Learner,
+    num_learners: int,
+    *,
+    anchored: bool = False,
+    seed: int = 0,
+    num_devices: int = 1,
+    group: int = 4,
+) -> Exchange:
+    """The exchange a run's settings describe.
+
+    `anchored` learners stay near what they last received; their rows are divided over `num_devices`,
+    which evaluate `group` policies at a time.
+    """
+    links = [
+        one_exchange(config, learner, num_learners, anchored, seed, num_devices, group)
+        for config in configs
+        if config.exchange not in ("none", "gradients")
+    ]
+    exchange = links[0] if len(links) == 1 else chain(*links) if links else none()
+    asked = [c.common_start for c in configs if c.common_start is not None]
+    start = any(asked) if asked else any(c.mixes or c.exchange == "gradients" for c in configs)
+    return together(exchange) if start else exchange
+
+
+def one_exchange(
+    config: ExchangeConfig,
+    learner: Learner,
+    num_learners: int,
+    anchored: bool,
+    seed: int,
+    num_devices: int,
+    group: int,
+) -> Exchange:
+    """One link: mixing, then what depends on the mixed parameters, now and then, among some."""
+    links = []
+    if config.mixes:
+        links.append(mixing_exchange(config, num_learners, seed))
+    if config.penalises:
+        links.append(penalty_exchange(config, learner, num_learners, seed, num_devices, group))
+    if anchored:
+        links.append(anchor())
+    return every(config.local_updates, participate(config.participation, chain(*links)))
+
+
+def mixing_exchange(config: ExchangeConfig, num_learners: int, seed: int) -> Exchange:
+    """Parameters that change hands."""
+    if config.parts and config.share_moments:
+        raise ShoalError("share_moments goes with all parameters, not with some of the parts")
+    share = config.share_statistics
+    exchange = mixing.mix(
+        rule_for(config, num_learners, seed),
+        weights=config.weights,
+        server=server_for(config),
+        channel=channel_for(config, num_learners),
+        share_statistics=not config.noise_multiplier if share is None else share,
+        share_moments=config.share_moments,
+    )
+    if config.noise_multiplier:
+        exchange = exchange._replace(account=lambda metrics: privacy_spent(config, metrics))
+    return select(config.parts, exchange) if config.parts else exchange
+
+
+def rule_for(config: ExchangeConfig, num_learners: int, seed: int) -> Rule:
+    """Who takes what from whom."""
+    if config.exchange == "average":
+        return mixing.from_server(robust.mean())
+    if config.exchange in robust.RULES:
+        bad = robust_bad(config, num_learners)
+        return mixing.from_server(robust.RULES[config.exchange](bad), robust=True)
+    if config.topology == "pairs" and config.comm_matrix is None:
+        return mixing.from_partner()
+    if config.comm_matrix is not None:
+        given = topology.read_matrix(config.comm_matrix, num_learners, config.symmetrise)
+        return mixing.from_neighbours(topology.row_stochastic(given))
+    return mixing.from_neighbours(topology.metropolis(graph(config, num_learners, seed)))
+
+
+def robust_bad(config: ExchangeConfig, num_learners: int) -> int:
+    """How many liars to allow for: what was asked, or a third, or as many as the rule can."""
+    if config.bad is not None:
+        robust.check_bad(config.exchange, num_learners, config.bad)
+        return config.bad
+    for bad in range(num_learners // 3, -1, -1):
+        try:
+            robust.check_bad(config.exchange, num_learners, bad)
+            return bad
+        except ShoalError:
+            continue
+    raise ShoalError(f"{config.exchange} needs more than {num_learners} learners")
+
+
+def penalty_exchange(
+    config: ExchangeConfig, learner: Learner, num_learners: int, seed: int, num_devices: int, group: int
+) -> Exchange:
+    """The policies that hold a learner back: its neighbours', or the one it just received."""
+    if config.exchange == "neighbours":
+        if config.topology == "pairs" and config.comm_matrix is None:
+            return neighbours_in_pairs(learner, num_learners, num_devices, group)
+        matrix = penalty_weights(config, num_learners, seed)
+    else:
+        matrix = np.eye(num_learners, dtype=np.float32)
+    return neighbours(learner, matrix, num_devices, group)
+
+
+def penalty_weights(config: ExchangeConfig, num_learners: int, seed: int) -> np.ndarray:
+    """W_ij of the penalty: a file's as they are; a topology's give the mean over neighbours."""
+    if config.comm_matrix is not None:
+        return topology.read_matrix(config.comm_matrix, num_learners, config.symmetrise)
+    return topology.neighbour_weights(graph(config, num_learners, seed))
+
+
+def graph(config: ExchangeConfig, num_learners: int, seed: int) -> np.ndarray:
+    """The adjacency of a named topology."""
+    if config.topology == "random-regular":
+        return topology.random_regular(num_learners, config.degree, seed)
+    return topology.GRAPHS[config.topology](num_learners)
+
+
+def server_for(config: ExchangeConfig) -> optax.GradientTransformation | None:
+    """The server's optimiser (Reddi et al. 2021)."""
+    match config.server:
+        case "momentum":
+            return optax.sgd(config.server_lr or 1.0, momentum=config.server_momentum)
+        case "adam":
+            return optax.adam(config.server_lr or 0.01, b1=config.server_momentum, b2=0.99, eps=1e-3)
+        case _:
+            return None
+
+
+def channel_for(config: ExchangeConfig, num_learners: int) -> Channel:
+    """What happens to a message on its way."""
+    if config.attackers > num_learners:
+        raise ShoalError(f"{config.attackers} attackers are more than the {num_learners} learners")
+    alterations = []
+    if config.clip is not None:
+        alterations.append(channels.privatise(config.clip, config.noise_multiplier))
+    if config.attack != "none":  # a liar is not bound by the rules of privacy
+        alterations.append(channels.attack(config.attack, config.attackers, config.attack_strength))
+    lossy = config.compress != "none"
+    return Channel(tuple(alterations), channels.COMPRESSORS[config.compress](config.keep) if lossy else None)
+
+
+def privacy_spent(config: ExchangeConfig, metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Each learner's epsilon, from how often it has sent."""
+    rounds = metrics["exchange/rounds"]
+    spent = [channels.epsilon(config.noise_multiplier, int(n), config.privacy_delta) for n in rounds]
+    return {"privacy/epsilon": np.array(spent, np.float32)}

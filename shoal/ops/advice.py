@@ -1,0 +1,63 @@
+"""Advice: many policies as one, so that a penalty costs the same however many there are.
+
+sum_j w_j KL(p_j || q) = W KL(m || q) + gap,  m with the mean moments of the p_j, W = sum_j w_j
+sum_j w_j KL(q || p_j) = W KL(q || g) + gap,  g with their mean natural parameters
+KL(mixture || q)       = KL(m || q), exactly for one discrete choice, and with the exact gradient always
+KL(q || mixture)       = KL(q || m), exactly for one discrete choice; else m is the nearest of its family
+"""
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import jax.numpy as jnp
+from jax import Array
+
+from shoal.ops.distributions import Distribution
+from shoal.types import Advice
+
+Direction: TypeAlias = Literal["forward", "reverse"]
+Form: TypeAlias = Literal["sum", "mixture"]
+
+
+class Advised(NamedTuple):
+    """Other policies as one: the penalty is weight KL + gap."""
+
+    outputs: Array  # (..., num_outputs)
+    weight: Array  # (...)
+    gap: Array  # (...) how far the others are from their average, which is not the learner's to change
+
+
+def opinion(distribution: Distribution, direction: Direction, form: Form, outputs: Array):
+    """A policy in terms that add up: moments and -entropy, or natural parameters and log-partition."""
+    if averages_logarithms(direction, form):
+        return distribution.natural(outputs), distribution.log_partition(outputs)
+    return distribution.moments(outputs), -distribution.entropy(outputs)
+
+
+def heed(distribution: Distribution, direction: Direction, form: Form, advice: Advice) -> Advised:
+    """The one policy that stands for all who gave their opinion; where nobody did, the weight is 0."""
+    some = advice.weight > 0
+    total = jnp.where(some, advice.weight, 1.0)
+    terms, constant = advice.opinion
+    nobody, _ = opinion(distribution, direction, form, jnp.zeros_like(terms))
+    average = jnp.where(some[..., None], terms / total[..., None], nobody)
+    if averages_logarithms(direction, form):
+        outputs = distribution.from_natural(average)
+        gap = constant - advice.weight * distribution.log_partition(outputs)
+    else:
+        outputs = distribution.from_moments(average)
+        gap = constant + advice.weight * distribution.entropy(outputs)
+    if form == "mixture":
+        return Advised(outputs, some.astype(jnp.float32), jnp.zeros_like(gap))
+    return Advised(outputs, advice.weight, jnp.where(some, gap, 0.0))
+
+
+def penalty(distribution: Distribution, direction: Direction, advised: Advised, outputs: Array) -> Array:
+    """What the learner's policy pays for differing from the others', per sample."""
+    theirs = advised.outputs
+    kl = distribution.kl(theirs, outputs) if direction == "forward" else distribution.kl(outputs, theirs)
+    return advised.weight * kl + advised.gap
+
+
+def averages_logarithms(direction: Direction, form: Form) -> bool:
+    """Whether policies are averaged by their natural parameters."""
+    return direction == "reverse" and form == "sum"
