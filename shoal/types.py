@@ -63,7 +63,7 @@ class EnvSpec:
     max_episode_steps: int | None = None
     params: Tree = ()
     """The default physical parameters, a NamedTuple of scalars; `()` where the environment has none."""
-    spread: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    spread: dict[str, tuple[float, float, float]] = field(default_factory=dict, hash=False)
     """Which of them differ between drawn worlds: name -> (scale, low, high), so that a world of spread s
     has value clip(default + scale s N(0, 1), low, high)."""
     parallel: bool = True
