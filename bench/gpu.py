@@ -9,15 +9,36 @@ from pathlib import Path
 
 import jax
 
-from shoal import PPOConfig, TrainConfig
+from shoal import ExchangeConfig, PPOConfig, TrainConfig
 from shoal.train import make_trainer, pulses
 
-CASES = [(1, 4), (1, 4096), (64, 4), (1024, 4), (4096, 4), (4096, 16)]
+CASES = [
+    ("CartPole-v1", 1, 4, "none"),
+    ("CartPole-v1", 1, 4096, "none"),
+    ("CartPole-v1", 64, 4, "none"),
+    ("CartPole-v1", 1024, 4, "none"),
+    ("CartPole-v1", 4096, 4, "none"),
+    ("CartPole-v1", 4096, 4, "average"),
+    ("CartPole-v1", 4096, 4, "gossip"),
+    ("CartPole-v1", 4096, 4, "neighbours"),
+    ("CartPole-v1", 4096, 4, "median"),
+    ("CartPole-v1", 4096, 16, "none"),
+    ("CartPole-v1", 4096, 16, "average"),
+    ("Pendulum-v1", 1024, 4, "none"),
+    ("Pendulum-v1", 4096, 4, "none"),
+]
+"""Environment, learners, environments each, exchange (every 16 updates; gossip and neighbours on a ring)."""
 
 
-def measure(env: str, learners: int, num_envs: int, seconds: float) -> tuple[float, float]:
+def measure(env: str, learners: int, num_envs: int, exchange: str, seconds: float) -> tuple[float, float]:
     """Steady steps per second, and seconds of compiling."""
-    config = TrainConfig(env, PPOConfig(num_envs=num_envs), steps=10**9 * num_envs, learners=learners)
+    config = TrainConfig(
+        env,
+        PPOConfig(num_envs=num_envs),
+        steps=10**9 * num_envs,
+        learners=learners,
+        exchanges=() if exchange == "none" else (ExchangeConfig(exchange, local_updates=16),),
+    )
     trainer = make_trainer(config)
     first = report = None
     for report in pulses(trainer, trainer.begin()):
@@ -40,14 +61,14 @@ def main() -> None:
         f"PPO, 128 steps, 4 epochs of 4 minibatches, 64-64 networks, on one {jax.devices()[0].device_kind}; "
         f"jax {jax.__version__}, {time.strftime('%Y-%m-%d')}.",
         "",
-        "| environment | learners | environments each | steps/s | compile s |",
-        "|---|---|---|---|---|",
+        "| environment | learners | environments each | exchange every 16 updates | steps/s | compile s |",
+        "|---|---|---|---|---|---|",
     ]
-    for env in ("CartPole-v1", "Pendulum-v1"):
-        for learners, num_envs in CASES if env == "CartPole-v1" else [(1024, 4), (4096, 4)]:
-            speed, compiling = measure(env, learners, num_envs, options.seconds)
-            lines.append(f"| {env} | {learners:,} | {num_envs:,} | {speed:,.0f} | {compiling:.1f} |")
-            print(lines[-1], flush=True)
+    for env, learners, num_envs, exchange in CASES:
+        speed, compiling = measure(env, learners, num_envs, exchange, options.seconds)
+        row = (env, f"{learners:,}", f"{num_envs:,}", exchange, f"{speed:,.0f}", f"{compiling:.1f}")
+        lines.append(f"| {' | '.join(row)} |")
+        print(lines[-1], flush=True)
     if options.out:
         options.out.write_text("\n".join(lines) + "\n")
 

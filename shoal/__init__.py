@@ -2,6 +2,7 @@
 
 from shoal.envs.make import make, register
 from shoal.evaluate import evaluate
+from shoal.exchange.make import ExchangeConfig
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.networks import actor_critic
 from shoal.runs.config import preset
@@ -22,6 +23,7 @@ __all__ = [
     "Box",
     "Discrete",
     "EnvSpec",
+    "ExchangeConfig",
     "JaxEnv",
     "MultiBinary",
     "MultiDiscrete",

@@ -186,7 +186,7 @@ def _trimmed_mean(messages: Array, present: Array, bad: int) -> Array:
 def _fold(combine: Callable[[Array, Array], Array], rows: Array) -> Array:
     """combine(... combine(rows_0, rows_1) ..., rows_{L-1}).
 
-    The same as `jnp.sum(rows, 0)` and its kin, which are 10 to 50 times as slow on CPUs (jax 0.10).
+    The same as `jnp.sum(rows, 0)` and its kin, which are tens of times as slow on CPUs (jax 0.10).
     """
     return jax.lax.fori_loop(1, len(rows), lambda i, folded: combine(folded, rows[i]), rows[0])
 
