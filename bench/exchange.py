@@ -17,16 +17,16 @@ from shoal.train import make_trainer
 LOCAL_UPDATES = 16
 CASES = {
     "none": None,
-    "average": ExchangeConfig("average"),
-    "average, top-k 1 %": ExchangeConfig("average", compress="top-k"),
-    "average, clip and noise": ExchangeConfig("average", clip=1.0, noise_multiplier=1.0),
-    "gossip, ring": ExchangeConfig("gossip"),
-    "gossip, complete": ExchangeConfig("gossip", topology="complete"),
-    "median": ExchangeConfig("median"),
-    "multi-krum": ExchangeConfig("multi-krum"),
-    "geometric-median": ExchangeConfig("geometric-median"),
-    "neighbours, ring": ExchangeConfig("neighbours"),
-    "neighbours, star": ExchangeConfig("neighbours", topology="star"),
+    "average": ExchangeConfig("average", LOCAL_UPDATES),
+    "average, top-k 1 %": ExchangeConfig("average", LOCAL_UPDATES, compress="top-k"),
+    "average, clip and noise": ExchangeConfig("average", LOCAL_UPDATES, clip=1.0, noise_multiplier=1.0),
+    "gossip, ring": ExchangeConfig("gossip", LOCAL_UPDATES),
+    "gossip, complete": ExchangeConfig("gossip", LOCAL_UPDATES, topology="complete"),
+    "median": ExchangeConfig("median", LOCAL_UPDATES),
+    "multi-krum": ExchangeConfig("multi-krum", LOCAL_UPDATES),
+    "geometric-median": ExchangeConfig("geometric-median", LOCAL_UPDATES),
+    "neighbours, ring": ExchangeConfig("neighbours", LOCAL_UPDATES),
+    "neighbours, star": ExchangeConfig("neighbours", LOCAL_UPDATES, topology="star"),
 }
 
 
@@ -59,9 +59,9 @@ def main() -> None:
             seconds[name].append(time.perf_counter() - began)
             programs[name] = advance, state
     lines = [
-        f"{options.learners} CartPole learners x 4 environments x 128 steps, an exchange every {LOCAL_UPDATES} "
-        f"updates; {len(jax.devices())} {jax.devices()[0].platform} devices, jax {jax.__version__}, "
-        f"{time.strftime('%Y-%m-%d')}. Median of {options.rounds} interleaved rounds.",
+        f"{options.learners} CartPole learners x 4 environments x 128 steps, an exchange every "
+        f"{LOCAL_UPDATES} updates; {len(jax.devices())} {jax.devices()[0].platform} devices, "
+        f"jax {jax.__version__}, {time.strftime('%Y-%m-%d')}. Median of {options.rounds} interleaved rounds.",
         "",
         "| exchange | ms per 16 updates | more than none |",
         "|---|---|---|",

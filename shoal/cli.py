@@ -186,11 +186,13 @@ def parse_train(arguments: list[str]):
     settings |= {"env_params": world_file} if world_file else {}
     default = from_settings(settings)
     listed = default.exchanges if len(default.exchanges) > 1 else ()
-    single = default.exchanges[0] if len(default.exchanges) == 1 else ExchangeConfig()
+    single = default.exchanges[0] if default.exchanges else ExchangeConfig()
+    matrix = matrix_file or single.comm_matrix
+    single = replace(single, comm_matrix=None)
 
     @dataclass(frozen=True)
-    class Train:
-        run: TrainConfig = field(default_factory=lambda: default)
+    class Train:  # what is itself a mapping is not for flags, and put back below
+        run: TrainConfig = field(default_factory=lambda: replace(default, exchanges=(), env_params=None))
         exchange: ExchangeConfig = field(default_factory=lambda: single)
         output: Output = field(default_factory=Output)
 
@@ -204,11 +206,11 @@ def parse_train(arguments: list[str]):
         args=_whole_numbers(flags),
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    changes = parsed.exchange.changed() | ({"comm_matrix": matrix_file} if matrix_file else {})
-    if listed and changes:
-        raise ShoalError(f"{file} lists several exchanges; change {', '.join(changes)} there")
+    if listed and (matrix_file or parsed.exchange != single):
+        raise ShoalError(f"{file} lists several exchanges; change them there")
+    changes = parsed.exchange.changed() | ({"comm_matrix": matrix} if matrix else {})
     exchanges = listed or read_exchanges(changes)
-    return replace(parsed.run, exchanges=exchanges), parsed.output
+    return replace(parsed.run, exchanges=exchanges, env_params=default.env_params), parsed.output
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -292,15 +294,18 @@ def _parse(command: type, name: str, arguments: list[str]):
 
 
 def _take(flags: list[str], name: str) -> tuple[str | None, list[str]]:
-    """The value after a flag (or behind its `=`), and the flags without it."""
-    for index, flag in enumerate(flags):
+    """The value after a flag (or behind its `=`), the last where it is given twice, and the other flags."""
+    value, rest, coming = None, [], iter(flags)
+    for flag in coming:
         if flag.startswith(f"{name}="):
-            return flag.removeprefix(f"{name}="), flags[:index] + flags[index + 1 :]
-        if flag == name:
-            if index + 1 == len(flags):
+            value = flag.removeprefix(f"{name}=")
+        elif flag == name:
+            value = next(coming, "--")
+            if value.startswith("--"):
                 raise ShoalError(f"{name} needs a value")
-            return flags[index + 1], flags[:index] + flags[index + 2 :]
-    return None, flags
+        else:
+            rest.append(flag)
+    return value, rest
 
 
 def _take_options(flags: list[str]) -> tuple[dict, list[str]]:

@@ -84,6 +84,9 @@ class TrainConfig:
             raise ShoalError(f"env_spread must not be negative, but is {self.env_spread}")
         if self.env_spread and self.env_params is not None:
             raise ShoalError("worlds are drawn (env_spread) or given (env_params), not both")
+
+    def check(self) -> None:
+        """Raise where settings that belong together do not fit."""
         if self.exchanges and self.learners < 2:
             raise ShoalError("an exchange needs at least 2 learners: say --learners")
         if self.algo.prox_coef and not any(exchange.mixes for exchange in self.exchanges):
@@ -210,6 +213,7 @@ def make_trainer(
     `start` is the iteration a resumed run goes on from: environments that cannot be restored begin
     new episodes there, not the first ones again.
     """
+    config.check()
     recipe = recipe or make(config.env, **config.env_options)
     rows = config.algo.batch_size // config.algo.num_minibatches
     mesh = make_mesh(config.learners, recipe.spec.parallel, rows)
@@ -399,7 +403,7 @@ def disagreement(learner: Learner, state: TrainState) -> dict[str, Array]:
         others = jax.tree.map(lambda x: jnp.roll(x, shift, 0), read(state.cohort))
         return jnp.mean(jax.vmap(learner.distance)(read(state.cohort), others, state.worlds.step.obs), 1)
 
-    return apart | {"disagreement/kl": sum(apart_from(s) for s in shifts) / len(shifts)}
+    return apart | {"disagreement/kl": jnp.mean(jnp.stack([apart_from(s) for s in shifts]), 0)}
 
 
 def scores(episodes: Episodes) -> dict[str, np.ndarray]:

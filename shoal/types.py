@@ -6,7 +6,7 @@ of one device, learner-major, N = L * E), A agent, B batch.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
 from jax import Array
@@ -62,7 +62,7 @@ class EnvSpec:
     action: ActionSpace
     max_episode_steps: int | None = None
     params: Tree = ()
-    """The default physical parameters, a NamedTuple of scalars; `()` where the environment has none."""
+    """The default physical parameters, a NamedTuple or dictionary of scalars; `()` where there are none."""
     spread: dict[str, tuple[float, float, float]] = field(default_factory=dict, hash=False)
     """Which of them differ between drawn worlds: name -> (scale, low, high), so that a world of spread s
     has value clip(default + scale s N(0, 1), low, high)."""
@@ -194,7 +194,7 @@ class Learner(NamedTuple):
 class Standing(NamedTuple):
     """How the learners stand when they meet, (L,) each."""
 
-    samples: Array  # valid environment steps since they last met
+    samples: Array  # valid environment steps since the last meeting, whoever came
     returns: Array  # raw mean return of the last episodes; NaN until one has finished
     episodes: Array  # int32, finished so far
     present: Array  # bool: who takes part this time
@@ -243,3 +243,11 @@ class ShoalError(Exception):
 
     traceback_text: str = ""
     """The traceback of the user's own code, where that is what failed; printed before the message."""
+
+
+def check_choices(settings: Any) -> None:
+    """Raise where a setting that is one of several names is none of them."""
+    for name, hint in get_type_hints(type(settings)).items():
+        choices = get_args(hint) if get_origin(hint) is Literal else ()
+        if choices and (value := getattr(settings, name)) not in choices:
+            raise ShoalError(f"{name} must be one of {', '.join(choices)}, not {value!r}")

@@ -95,7 +95,7 @@ def given(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
             f"the parameters describe {len(values)} learner{'s' * (len(values) != 1)}, but there is none for "
             f"{missing[0] + first}; describe learners {first} to {max(members) + first}"
         )
-    rows = [spec.params._replace(**values[member]) for member in members]
+    rows = [type(spec.params)(**_named(spec.params) | values[member]) for member in members]
     return jax.tree.map(lambda _, *column: np.array(column, np.float32), spec.params, *rows)
 
 
@@ -106,8 +106,7 @@ def describe(params: Tree, index: int) -> str:
     >>> describe(given(CARTPOLE.spec, [{"gravity": 9.8, "mass_cart": 4}, {"gravity": 5}], [0, 1]), 0)
     'gravity 9.8, mass_cart 4'
     """
-    values = params._asdict() if params else {}
-    return ", ".join(f"{name} {x[index]:.4g}" for name, x in values.items() if np.any(x != x[0]))
+    return ", ".join(f"{name} {x[index]:.4g}" for name, x in _named(params).items() if np.any(x != x[0]))
 
 
 def _draw(spec: EnvSpec, spread: float, entropies: list[list[int]]) -> Tree:
@@ -118,18 +117,25 @@ def _draw(spec: EnvSpec, spread: float, entropies: list[list[int]]) -> Tree:
     unknown = sorted(spec.spread.keys() - _names(spec))
     if unknown:
         raise ShoalError(f"{spec.name}: `spread` names {unknown[0]!r}; it has {', '.join(_names(spec))}")
-    defaults = spec.params._asdict()
+    defaults = _named(spec.params)
     shape = (len(entropies), len(spec.spread))
     normal = [np.random.default_rng(entropy).standard_normal(shape[1]) for entropy in entropies]
     columns = {}
     for name, noise in zip(sorted(spec.spread), np.reshape(normal, shape).T, strict=True):
         scale, low, high = spec.spread[name]
         columns[name] = np.float32(np.clip(defaults[name] + scale * spread * noise, low, high))
-    return same(spec, len(entropies))._replace(**columns)
+    return type(spec.params)(**_named(same(spec, len(entropies))) | columns)
+
+
+def _named(params: Tree) -> dict[str, Any]:
+    """A NamedTuple's or a dictionary's values by their names; () has none."""
+    if isinstance(params, dict):
+        return params
+    return params._asdict() if params else {}
 
 
 def _names(spec: EnvSpec) -> list[str]:
-    return list(spec.params._fields) if spec.params else []
+    return list(_named(spec.params))
 
 
 def _nothing_physical(spec: EnvSpec) -> ShoalError:
@@ -188,7 +194,7 @@ def _values(spec: EnvSpec, one: Any, number: int) -> dict[str, float]:
     if not isinstance(one, dict):
         raise ShoalError(
             f"learner {number}: parameters are an object, not {_kind(one)}; "
-            f'write {{"{_names(spec)[0]}": {spec.params[0]}}}'
+            f'write {{"{_names(spec)[0]}": {next(iter(_named(spec.params).values()))}}}'
         )
     known = {_plain(name): name for name in _names(spec)}
     found: dict[str, float] = {}

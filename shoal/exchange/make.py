@@ -10,7 +10,23 @@ from shoal.exchange import channels, mixing, robust, topology
 from shoal.exchange.mixing import Channel, Rule
 from shoal.exchange.neighbours import anchor, neighbours, neighbours_in_pairs
 from shoal.exchange.schedule import chain, every, none, participate, select, together
-from shoal.types import Exchange, Learner, ShoalError
+from shoal.types import Exchange, Learner, ShoalError, check_choices
+
+MIXING = "those that mix parameters"
+ROBUST = ", ".join(robust.RULES)
+MEANT_FOR = {
+    "gossip, neighbours": ("topology", "degree", "comm_matrix", "symmetrise"),
+    "average": ("weights",),
+    f"average, {ROBUST}": ("server", "server_lr", "server_momentum"),
+    "neighbours": ("average_weights",),
+    ROBUST: ("bad",),
+    MIXING: (
+        *("parts", "clip", "noise_multiplier", "privacy_delta", "compress", "keep"),
+        *("attack", "attackers", "attack_strength", "share_statistics", "share_moments"),
+    ),
+    f"average, gossip, neighbours, {ROBUST}": ("participation", "local_updates", "use_comm_penalty"),
+}
+"""Which exchanges each setting is meant for; with others it would silently do nothing."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +47,7 @@ class ExchangeConfig:
     ] = "none"
     """Nothing; every gradient averaged; parameters averaged by a server (FedAvg), with neighbours, or by a
     rule that withstands liars; neighbours' policies as a penalty."""
-    local_updates: int = 16
+    local_updates: int = 4
     """Updates between two exchanges."""
     participation: float = 1.0
     """The part of the learners that takes part in an exchange, drawn anew each time."""
@@ -83,16 +99,31 @@ class ExchangeConfig:
     """Begin from the same parameters; unless given, where parameters are averaged."""
 
     def __post_init__(self):
+        check_choices(self)
         if self.local_updates < 1:
             raise ShoalError(f"local_updates must be at least 1, not {self.local_updates}")
+        if self.exchange == "none" and (changed := self.changed()):
+            raise ShoalError(f"{', '.join(changed)} without an exchange: say which, e.g. exchange average")
+        for kinds, names in MEANT_FOR.items():
+            idle = [name for name in self.changed() if name in names and not self.is_any_of(kinds)]
+            if idle:
+                raise ShoalError(
+                    f"exchange {self.exchange} has no use for {', '.join(idle)}: for {kinds} only"
+                )
         if self.noise_multiplier and self.clip is None:
             raise ShoalError("noise_multiplier needs clip, the bound that the noise is measured by")
         if self.noise_multiplier and self.share_statistics:
             raise ShoalError("noise does not cover running statistics; leave share_statistics off with it")
+        if self.noise_multiplier and self.exchange == "neighbours" and self.penalises:
+            raise ShoalError(
+                "neighbours see each other's policies without noise; use exchange gossip with it"
+            )
         if self.attack != "none" and self.attackers < 1:
-            raise ShoalError(f"attack {self.attack} needs --attackers, how many learners lie")
-        if self.server != "none" and self.exchange in ("none", "gradients", "gossip", "neighbours"):
-            raise ShoalError(f"a server optimiser needs a server: exchange average, not {self.exchange}")
+            raise ShoalError(f"attack {self.attack} needs attackers, how many learners lie")
+
+    def is_any_of(self, kinds: str) -> bool:
+        """Whether this exchange is one of those named."""
+        return self.exchange in kinds.split(", ") or (self.mixes and kinds == MIXING)
 
     @property
     def mixes(self) -> bool:
@@ -104,14 +135,11 @@ class ExchangeConfig:
     @property
     def penalises(self) -> bool:
         """Whether policies are held near others."""
-        if self.use_comm_penalty is None:
-            return self.exchange == "neighbours"
-        return self.use_comm_penalty and self.exchange != "none"
+        return self.exchange == "neighbours" if self.use_comm_penalty is None else self.use_comm_penalty
 
     def changed(self) -> dict[str, Any]:
         """What differs from the defaults."""
-        plain = ExchangeConfig()
-        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != getattr(plain, f.name)}
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
 
 def make_exchange(
@@ -174,7 +202,7 @@ def mixing_exchange(config: ExchangeConfig, num_learners: int, seed: int) -> Exc
         share_moments=config.share_moments,
     )
     if config.noise_multiplier:
-        exchange = exchange._replace(account=lambda metrics: privacy_spent(config, metrics))
+        exchange = with_budget(config, exchange)
     return select(config.parts, exchange) if config.parts else exchange
 
 
@@ -249,17 +277,29 @@ def channel_for(config: ExchangeConfig, num_learners: int) -> Channel:
     """What happens to a message on its way."""
     if config.attackers > num_learners:
         raise ShoalError(f"{config.attackers} attackers are more than the {num_learners} learners")
-    alterations = []
-    if config.clip is not None:
-        alterations.append(channels.privatise(config.clip, config.noise_multiplier))
-    if config.attack != "none":  # a liar is not bound by the rules of privacy
-        alterations.append(channels.attack(config.attack, config.attackers, config.attack_strength))
-    lossy = config.compress != "none"
-    return Channel(tuple(alterations), channels.COMPRESSORS[config.compress](config.keep) if lossy else None)
+    lies = config.attack != "none"
+    return Channel(
+        privacy=channels.privatise(config.clip, config.noise_multiplier) if config.clip else None,
+        compressor=channels.COMPRESSORS[config.compress](config.keep) if config.compress != "none" else None,
+        attack=channels.attack(config.attack, config.attackers, config.attack_strength) if lies else None,
+    )
 
 
-def privacy_spent(config: ExchangeConfig, metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Each learner's epsilon, from how often it has sent."""
-    rounds = metrics["exchange/rounds"]
-    spent = [channels.epsilon(config.noise_multiplier, int(n), config.privacy_delta) for n in rounds]
-    return {"privacy/epsilon": np.array(spent, np.float32)}
+def with_budget(config: ExchangeConfig, exchange: Exchange) -> Exchange:
+    """Counts what noisy messages give away, so that several exchanges add up.
+
+    n Gaussian mechanisms of noise z tell as much as one of noise z / sqrt(n): n / z^2 is the cost.
+    """
+
+    def apply(key, memory, cohort, standing):
+        memory, cohort, metrics = exchange.apply(key, memory, cohort, standing)
+        cost = metrics["exchange/rounds"] / config.noise_multiplier**2
+        return memory, cohort, metrics | {"privacy/cost": cost}
+
+    def account(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        spent = [
+            channels.epsilon(c**-0.5, 1, config.privacy_delta) if c else 0.0 for c in metrics["privacy/cost"]
+        ]
+        return {"privacy/epsilon": np.array(spent, np.float32)}
+
+    return exchange._replace(apply=apply, account=account)

@@ -46,18 +46,27 @@ class Rule(NamedTuple):
 class Channel(NamedTuple):
     """What happens to a message on its way.
 
-    Learners then send how they changed since others last heard of them: altered (attacks, noise), then
+    Learners then send how they changed since others last heard of them: bounded and blurred, then
     compressed. What compression leaves out is sent later (error feedback, Seide et al. 2014; in gossip
-    the receivers' copies do the same, Koloskova et al. 2019).
+    the receivers' copies do the same, Koloskova et al. 2019). A liar sends something else, but keeps its
+    own books honestly.
     """
 
-    alterations: tuple[Alteration, ...] = ()
+    privacy: Alteration | None = None
     compressor: Compressor | None = None
+    attack: Alteration | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether messages arrive as they were sent."""
-        return not self.alterations and self.compressor is None
+        return self == (None, None, None)
+
+
+class Books(NamedTuple):
+    """What others know of each learner, and what it still owes them, (L, D) each."""
+
+    public: Array
+    owed: Array
 
 
 PLAIN = Channel()
@@ -124,48 +133,50 @@ def mix(
     def init(cohort: LearnerState):
         own, _ = trees.as_matrix(cohort.params)
         model = jnp.mean(own, 0)
-        public = () if channel.is_plain else own
+        books = () if channel.is_plain else Books(own, jnp.zeros_like(own))
         whole = () if server is None else Server(model, server.init(model))
-        return ExchangeMemory((jnp.zeros(own.shape[0], jnp.int32), public), whole), cohort
+        return ExchangeMemory((jnp.zeros(own.shape[0], jnp.int32), books), whole), cohort
 
     def apply(key, memory, cohort, standing):
-        (rounds, public), whole = memory
+        (rounds, books), whole = memory
         key_rule, key_channel = jax.random.split(key)
         own, back = trees.as_matrix(cohort.params)
-        weight = weigh(weights, standing)
-        present = standing.present[:, None]
-        messages, residual = (own, 0.0) if channel.is_plain else send(channel, key_channel, own, public)
-        target = rule.combine(key_rule, own, messages, weight)
+        weight, present = weigh(weights, standing), standing.present
+        heard, known = (own, books) if channel.is_plain else send(channel, key_channel, own, books)
+        target = rule.combine(key_rule, own, heard, weight)
         if server is not None:
-            whole = serve(server, whole, target[0], jnp.any(standing.present))
+            whole = serve(server, whole, target[0], jnp.any(present))
             target = jnp.broadcast_to(whole.model, own.shape)
         if not channel.is_plain:
-            known = target - residual if rule.broadcast else messages
-            public = jnp.where(present, known, public)
-        cohort = cohort._replace(params=back(jnp.where(present, target, own)))
+            # A broadcast tells everyone what all hold; gossip only what each has sent, debts included.
+            known = Books(target, known.owed) if rule.broadcast else Books(known.public, 0 * known.owed)
+            books = trees.where_rows(present, known, books)
+        cohort = cohort._replace(params=back(jnp.where(present[:, None], target, own)))
         if share_statistics:
-            merge = lambda s: rule.merge(key_rule, s, weight)
-            merged = jax.tree.map(merge, cohort.statistics, is_leaf=is_running)
-            cohort = cohort._replace(statistics=trees.where_rows(standing.present, merged, cohort.statistics))
+            cohort = cohort._replace(statistics=merge_statistics(rule, key_rule, cohort, weight, present))
         if share_moments:
-            cohort = cohort._replace(opt_state=mix_moments(rule, key_rule, cohort.opt_state, weight))
-        rounds = rounds + standing.present
+            moments = mix_moments(rule, key_rule, cohort.opt_state, weight, present)
+            cohort = cohort._replace(opt_state=moments)
+        rounds = rounds + present
         size = (channel.compressor or channels.none()).message_bytes(own.shape[1])
-        size += 4 * trees.size(cohort.statistics) // own.shape[0] if share_statistics else 0
-        sent = rounds.astype(jnp.float32) * jnp.broadcast_to(jnp.float32(rule.copies * size), rounds.shape)
-        metrics = {"exchange/bytes": sent, "exchange/rounds": rounds.astype(jnp.float32)}
-        return ExchangeMemory((rounds, public), whole), cohort, metrics
+        size += _row_bytes(cohort.statistics) if share_statistics else 0
+        size += _row_bytes(_real(cohort.opt_state)) if share_moments else 0
+        copies = jnp.broadcast_to(jnp.float32(rule.copies), rounds.shape)
+        metrics = {"exchange/bytes": rounds * copies * size, "exchange/rounds": rounds.astype(jnp.float32)}
+        return ExchangeMemory((rounds, books), whole), cohort, metrics
 
     return Exchange(init, apply)
 
 
-def send(channel: Channel, key: Array, own: Array, public: Array) -> tuple[Array, Array]:
-    """What arrives of every learner's parameters, and what compression left out of them."""
-    delta = own - public
-    for index, alter in enumerate(channel.alterations):
-        delta = alter(jax.random.fold_in(key, index), delta)
+def send(channel: Channel, key: Array, own: Array, books: Books) -> tuple[Array, Books]:
+    """What others hear of every learner's parameters, and what each honestly told them."""
+    key_privacy, key_attack = jax.random.split(key)
+    delta = own - books.public
+    delta = channel.privacy(key_privacy, delta) if channel.privacy else delta
+    delta = delta + books.owed
     sent = channel.compressor.apply(delta) if channel.compressor else delta
-    return public + sent, delta - sent
+    heard = channel.attack(key_attack, sent) if channel.attack else sent
+    return books.public + heard, Books(books.public + sent, delta - sent)
 
 
 def serve(server: optax.GradientTransformation, state: Server, target: Array, anyone: Array) -> Server:
@@ -219,8 +230,7 @@ def from_neighbours(matrix: np.ndarray) -> Rule:
 
     def operator(weight: Array) -> Callable[[Array, Array], Array]:
         here = (weight > 0).astype(jnp.float32)[:, None]
-        # What arrives is gated by who sends; the weight that is missing stays with oneself.
-        heard = product(here)
+        heard = jnp.minimum(product(here), 1.0)
         return lambda own, messages: (1 - heard) * own + product(jnp.where(here > 0, messages, 0.0))
 
     def combine(key, own, messages, weight):
@@ -265,7 +275,10 @@ def linear(matrix: np.ndarray) -> Callable[[Array], Array]:
     weights = np.take_along_axis(matrix, slots, 1)
 
     def product(x: Array) -> Array:
-        return sum((weights[:, k, None] * x[slots[:, k]] for k in range(degree)), jnp.zeros_like(x))
+        total = jnp.zeros_like(x)
+        for k in range(degree):
+            total = total + weights[:, k, None] * x[slots[:, k]]
+        return total
 
     return product
 
@@ -299,7 +312,7 @@ def mix_statistics(operator: Callable[[Array], Array], statistics: Running) -> R
     """
     rows = lambda x: x.reshape(x.shape[0], -1)
     count, mean, m2 = rows(statistics.count), rows(statistics.mean), rows(statistics.m2)
-    centre = jnp.sum(count * mean, 0) / jnp.maximum(jnp.sum(count), 1.0)
+    centre = jnp.sum(count * mean, 0) / jnp.maximum(jnp.sum(count), 1e-8)
     offset = mean - centre[None]
     total = operator(count)
     moved = operator(count * offset) / jnp.maximum(total, 1e-8)
@@ -312,15 +325,22 @@ def mix_statistics(operator: Callable[[Array], Array], statistics: Running) -> R
     )
 
 
-def mix_moments(rule: Rule, key: Array, opt_state: Tree, weight: Array) -> Tree:
+def merge_statistics(rule: Rule, key: Array, cohort: LearnerState, weight: Array, present: Array) -> Tree:
+    """The running statistics of everyone present, merged by the rule; those of the absent are not read."""
+    nothing = jax.tree.map(jnp.zeros_like, cohort.statistics)
+    there = trees.where_rows(present, cohort.statistics, nothing)
+    merged = jax.tree.map(lambda rows: rule.merge(key, rows, weight), there, is_leaf=is_running)
+    return trees.where_rows(present, merged, cohort.statistics)
+
+
+def mix_moments(rule: Rule, key: Array, opt_state: Tree, weight: Array, present: Array) -> Tree:
     """The optimisers' real-valued state mixed like the parameters; counters stay."""
-    present = (weight > 0)[:, None]
 
     def mixed(x: Array) -> Array:
         if not jnp.issubdtype(x.dtype, jnp.floating):
             return x
         own = x.reshape(x.shape[0], -1)
-        return jnp.where(present, rule.combine(key, own, own, weight), own).reshape(x.shape)
+        return jnp.where(present[:, None], rule.combine(key, own, own, weight), own).reshape(x.shape)
 
     return jax.tree.map(mixed, opt_state)
 
@@ -335,6 +355,14 @@ def merged(cohort: LearnerState) -> LearnerState:
 def is_running(tree: Tree) -> bool:
     """Whether this part of a tree is running statistics."""
     return isinstance(tree, Running)
+
+
+def _real(tree: Tree) -> list[Array]:
+    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+
+def _row_bytes(tree: Tree) -> int:
+    return sum(x.size // x.shape[0] * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def _scale(weight: Array, x: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,9 @@ from jax import Array
 from shoal import trees
 from shoal.exchange import topology
 from shoal.types import Advice, Exchange, ExchangeMemory, Learner, LearnerState, Rollout, ShoalError, Tree
+
+Opinion: TypeAlias = Callable[[LearnerState, Tree], Tree]
+"""`Learner.opinion`."""
 
 
 class Snapshots(NamedTuple):
@@ -58,31 +61,33 @@ def _neighbours(
     group: int,
     draw_sources: Callable[[Array], Array],
 ) -> Exchange:
-    if learner.opinion is None:
+    opinion = learner.opinion
+    if opinion is None:
         raise ShoalError("this learner gives no opinions, so its neighbours' policies cannot be a penalty")
     local, weights = laid_out.targets, laid_out.weights
     width = len(local) // num_devices
     listener = np.repeat(np.arange(num_devices), width) * (num_learners // num_devices) + local  # (M,)
 
     def init(cohort: LearnerState):
-        seen = trees.take((cohort.params, cohort.statistics), listener)
-        snapshots = Snapshots(*seen, jnp.asarray(local), jnp.zeros(len(local)))
+        params, statistics = trees.take((cohort.params, cohort.statistics), listener)
+        snapshots = Snapshots(params, statistics, jnp.asarray(local), jnp.zeros(len(local)))
         return ExchangeMemory((snapshots, jnp.zeros(num_learners, jnp.float32))), cohort
 
     def apply(key, memory, cohort, standing):
         snapshots, sent = memory.rows
         sources = draw_sources(key)
         met = standing.present[sources] & standing.present[listener] & (weights > 0)
-        fresh = Snapshots(*trees.take((cohort.params, cohort.statistics), sources), snapshots.target, weights)
+        params, statistics = trees.take((cohort.params, cohort.statistics), sources)
+        fresh = Snapshots(params, statistics, snapshots.target, weights)
         size = 4 * (trees.size(cohort.params) + trees.size(cohort.statistics)) // num_learners
         sent = sent.at[sources].add(size * (met & (sources != listener)))
         snapshots = trees.where_rows(met, fresh, snapshots)
         return ExchangeMemory((snapshots, sent)), cohort, {"exchange/bytes": sent}
 
-    return Exchange(init, apply, partial(advise, learner, group))
+    return Exchange(init, apply, partial(advise, opinion, group))
 
 
-def advise(learner: Learner, group: int, memory: ExchangeMemory, rollout: Rollout) -> Rollout:
+def advise(opinion: Opinion, group: int, memory: ExchangeMemory, rollout: Rollout) -> Rollout:
     """sum_j w_ij opinion_j(obs_i) for every learner of a device; rollout (T, L, E, ...)."""
     snapshots, _ = memory.rows
     num_learners = rollout.reward.shape[1]
@@ -90,8 +95,7 @@ def advise(learner: Learner, group: int, memory: ExchangeMemory, rollout: Rollou
 
     def edge(params, statistics, target, weight):
         state = LearnerState(params, statistics, (), (), ())
-        opinion = learner.opinion(state, trees.take(obs, target))
-        return jax.tree.map(lambda x: weight * x, opinion)  # (T, E, ...)
+        return jax.tree.map(lambda x: weight * x, opinion(state, trees.take(obs, target)))  # (T, E, ...)
 
     opinions = trees.in_groups(_group_for(snapshots, group), edge, (0, 0, 0, 0))(*snapshots)  # (M, T, E, ...)
     add = lambda x: jnp.moveaxis(jax.ops.segment_sum(x, snapshots.target, num_learners), 0, 1)
@@ -103,11 +107,14 @@ def advise(learner: Learner, group: int, memory: ExchangeMemory, rollout: Rollou
 def anchor() -> Exchange:
     """Lets learners that stay near an anchor (FedProx) stay near what they hold now."""
 
+    def init(cohort: LearnerState):
+        return ExchangeMemory(), cohort._replace(memory=cohort.memory._replace(anchor=cohort.params))
+
     def apply(key, memory, cohort, standing):
         here = trees.where_rows(standing.present, cohort.params, cohort.memory.anchor)
         return memory, cohort._replace(memory=cohort.memory._replace(anchor=here)), {}
 
-    return Exchange(init=lambda cohort: (ExchangeMemory(), cohort), apply=apply)
+    return Exchange(init, apply)
 
 
 def _group_for(snapshots: Snapshots, group: int) -> int:

@@ -27,8 +27,9 @@ def mean() -> Aggregator:
 
     def aggregate(messages: Array, weight: Array) -> Array:
         total = jnp.sum(weight)
-        share = weight / jnp.where(total > 0, total, 1.0)
-        return jnp.matmul(share, jnp.where((weight > 0)[:, None], messages, 0.0), precision="highest")
+        present = jnp.where((weight > 0)[:, None], messages, 0.0)
+        # Divided last: shares that are rounded one by one do not sum to 1, and the error would add up.
+        return jnp.matmul(weight, present, precision="highest") / jnp.where(total > 0, total, 1.0)
 
     return aggregate
 
@@ -194,8 +195,10 @@ def _fold(combine: Callable[[Array, Array], Array], rows: Array) -> Array:
 def _rank(x: Array, present: Array) -> Array:
     """How many of the present come before x_i, per coordinate: x_j < x_i, or x_j = x_i and j < i.
 
-    Comparing all pairs is 4 to 30 times as fast on CPUs as `jnp.sort` along 64 to 4 learners.
+    Comparing all pairs is 4 to 30 times as fast on CPUs as sorting along 64 to 4 learners.
     """
+    if len(x) > 128:
+        return jnp.argsort(jnp.argsort(jnp.where(present[:, None], x, jnp.inf), 0), 0)
     index = jnp.arange(len(x))
 
     def count(j: Array, rank: Array) -> Array:

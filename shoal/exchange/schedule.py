@@ -1,6 +1,7 @@
 """The grammar of exchanges: nothing, one after another, now and then, some learners, some parameters."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +114,7 @@ def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
     """
     names = {*parts, *(["log_std"] if "actor" in parts else [])}
 
-    def divide(params: Tree) -> tuple[dict[int, jax.Array], list[jax.Array], jax.tree_util.PyTreeDef]:
+    def divide(params: Tree) -> tuple[dict[int, jax.Array], list[jax.Array], Any]:
         paths, structure = jax.tree_util.tree_flatten_with_path(params)
         first = [jax.tree_util.keystr(path[:1], simple=True) for path, _ in paths]
         if unknown := {*parts} - {*first}:

@@ -20,7 +20,7 @@ from shoal.ops.advantages import discounted_returns, generalised_advantages
 from shoal.ops.advice import Advised
 from shoal.ops.distributions import Distribution, distribution_for
 from shoal.ops.statistics import Running, weighted_mean
-from shoal.types import EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree
+from shoal.types import EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree, check_choices
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class PPOConfig:
     """Divide rewards by the running spread of discounted returns."""
     clip_reward: float | None = None
     """Bound on rewards as the learner sees them, after standardising; scores stay raw."""
-    comm_penalty_coeff: float = 1.0
+    comm_penalty_coeff: float = 0.1
     """Weight of the KL to the policies an exchange shows the learner (exchange neighbours)."""
     comm_direction: Literal["forward", "reverse"] = "forward"
     """That KL is KL(theirs || own), or in reverse KL(own || theirs)."""
@@ -103,11 +103,14 @@ class PPOConfig:
         return self.num_envs * self.num_steps
 
     def __post_init__(self):
+        check_choices(self)
         for name in ("num_envs", "num_steps", "num_minibatches", "update_epochs", "grad_accumulation"):
             if getattr(self, name) < 1:
                 raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 <= self.gae_lambda <= 1:
             raise ShoalError("learning_rate must be positive, gamma and gae_lambda between 0 and 1")
+        if self.comm_penalty_coeff < 0 or self.prox_coef < 0:
+            raise ShoalError("comm_penalty_coeff and prox_coef must not be negative")
         if self.batch_size % (self.num_minibatches * self.grad_accumulation):
             raise ShoalError(
                 f"num_minibatches {self.num_minibatches} x grad_accumulation {self.grad_accumulation} "
@@ -334,7 +337,8 @@ def learn(
         if config.target_kl is None:
             return (after, running), (metrics, running)
         after = trees.where(running, after, before)
-        return (after, running & (metrics["approx_kl"] <= state.hypers.target_kl)), (metrics, running)
+        kl = jax.lax.pmean(metrics["approx_kl"], setup.across) if setup.across else metrics["approx_kl"]
+        return (after, running & (kl <= state.hypers.target_kl)), (metrics, running)
 
     start = ((state.params, state.opt_state), jnp.bool_(True))
     ((params, opt_state), _), (metrics, ran) = jax.lax.scan(epoch, start, shuffles(config, key))

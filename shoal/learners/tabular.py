@@ -25,7 +25,7 @@ class Memory(NamedTuple):
     num_updates: Array  # () int32, so far
 
 
-def tabular(world: World, gamma: float, step_size: Callable[[Array], Array]) -> Learner:
+def tabular(world: World, gamma: float, step_size: Callable[[Array], Array | float]) -> Learner:
     """A learner whose parameters are the table Q (S, A), and whose n-th update has size step_size(n).
 
     The world is data, kept in the state's memory, so a cohort may hold as many worlds as learners and
@@ -62,7 +62,11 @@ def act(state: LearnerState, obs: Array, noise: Array) -> tuple[Array, Memory]:
 
 
 def update(
-    gamma: float, step_size: Callable[[Array], Array], key: Array, state: LearnerState, rollout: Rollout
+    gamma: float,
+    step_size: Callable[[Array], Array | float],
+    key: Array,
+    state: LearnerState,
+    rollout: Rollout,
 ) -> tuple[LearnerState, dict[str, Array]]:
     """Q <- Q + eta (T Q - Q), a step towards what the world says; what was seen adds nothing."""
     world, num_updates = state.memory

@@ -50,7 +50,7 @@ def merge(a: Running, b: Running) -> Running:
 
 def pool(rows: Running) -> Running:
     """All rows of statistics with a leading axis, merged into one."""
-    share = rows.count / jnp.maximum(jnp.sum(rows.count), 1.0)
+    share = rows.count / jnp.maximum(jnp.sum(rows.count), 1e-8)
     weight = lambda w, x: w.reshape(w.shape + (1,) * (x.ndim - 1))
     mean = jnp.sum(weight(share, rows.mean) * rows.mean, 0)
     between = weight(rows.count, rows.mean) * (rows.mean - mean[None]) ** 2

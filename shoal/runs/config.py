@@ -6,7 +6,10 @@ from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, get_args, get_type_hints
+
+import numpy as np
 
 from shoal.envs.worlds import load_params
 from shoal.exchange.make import ExchangeConfig
@@ -53,8 +56,8 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
     _refuse_unknown(settings.keys() - inner - outer - EXCHANGE_NAMES)
     if "env" not in settings:
         raise ShoalError("no environment is named")
-    if "hidden" in settings:
-        settings["hidden"] = tuple(settings["hidden"])
+    if isinstance(settings.get("hidden"), list | int):
+        settings["hidden"] = tuple(np.atleast_1d(settings["hidden"]).tolist())
     if isinstance(settings.get("env_params"), str | Path):
         settings["env_params"] = load_params(settings["env_params"])
     try:
@@ -85,14 +88,15 @@ def read_exchanges(settings: dict[str, Any]) -> tuple[ExchangeConfig, ...]:
     several = settings.get("exchange", "none")
     if isinstance(several, str):
         one = _exchange(settings)
-        if one.exchange == "none" and (more := one.changed().keys()):
-            raise ShoalError(f"{', '.join(more)} without an exchange: say which, e.g. exchange: average")
         return () if one.exchange == "none" else (one,)
     if not isinstance(several, list | tuple) or not all(isinstance(item, dict) for item in several):
         raise ShoalError("exchange must be a name or a list of mappings, each with `exchange: NAME`")
     if beside := settings.keys() - {"exchange"}:
         raise ShoalError(f"{', '.join(sorted(beside))}: put it into one of the exchanges listed")
-    return tuple(_exchange(item) for item in several)
+    listed = tuple(_exchange(item) for item in several)
+    if any(one.exchange == "none" for one in listed):
+        raise ShoalError("an exchange in the list has no name: say which, e.g. `exchange: average`")
+    return listed
 
 
 def _exchange(settings: dict[str, Any]) -> ExchangeConfig:
@@ -146,7 +150,8 @@ def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
     """What two configurations differ in, as `name: old -> new`; a longer run is no difference."""
     before, after = to_settings(old), to_settings(new)
     names = (k for k in before | after if k != "steps" and before.get(k) != after.get(k))
-    return [f"{name}: {before.get(name)} -> {after.get(name)}" for name in names]
+    brief = lambda value: shorten(str(value), 60, placeholder=" ...")
+    return [f"{name}: {brief(before.get(name))} -> {brief(after.get(name))}" for name in names]
 
 
 def default_folder(config: TrainConfig) -> Path:
@@ -160,8 +165,15 @@ def default_folder(config: TrainConfig) -> Path:
     parts += [f"L{config.learners}"] if config.learners > 1 else []
     parts += [f"m{config.first_member}"] if config.first_member else []
     parts += [f"spread{config.env_spread:g}"] if config.env_spread else []
-    parts += [exchange.exchange for exchange in config.exchanges]
+    parts += [_title(exchange) for exchange in config.exchanges]
     return Path("runs") / "__".join(parts)
+
+
+def _title(exchange: ExchangeConfig) -> str:
+    """What sets exchanges apart in the name of a folder."""
+    changed = exchange.changed()
+    parts = [exchange.exchange, *([exchange.topology] if "topology" in changed else [])]
+    return "-".join([*parts, *([f"k{exchange.local_updates}"] if "local_updates" in changed else [])])
 
 
 @cache

@@ -68,7 +68,9 @@ def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool 
 
     A run that is already complete is not opened; the step it reached is returned instead.
     """
+    config.check()
     recipe = make(config.env, **config.env_options)
+    worlds_of(config, recipe.spec)  # which refuses what cannot be before anything is written
     folder = make_folder(folder or default_folder(config))
     if clobber:
         clear(folder)

@@ -282,6 +282,11 @@ def test_nothing_finite_gives_zero_and_opposite_giants_a_finite_number(name):
     assert np.isfinite(rule(column(3e38, 3e38, 3e38), jnp.ones(3))).all()
 
 
+def test_a_sum_that_overflows_still_has_a_mean_among_the_messages():
+    messages = column(3e38, 3e38)
+    assert robust.trimmed_mean(0)(messages, jnp.ones(2)).tolist() == messages[0].tolist()
+
+
 def test_below_and_above_are_told_apart():
     assert robust.trimmed_mean(1)(column(1.0, 2.0, 6.0, -jnp.inf), jnp.ones(4)).tolist() == [1.5]
     assert robust.trimmed_mean(1)(column(1.0, 2.0, 6.0, jnp.inf), jnp.ones(4)).tolist() == [4.0]

@@ -1,0 +1,52 @@
+"""The pictures of docs/federation.md: `python docs/images/federation.py` trains eight learners, twice."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+import shoal
+from shoal.envs import worlds
+from shoal.exchange.topology import load_matrix, read_matrix
+from shoal.runs.plot import draw_graph
+
+HERE = Path(__file__).parent
+KINDS = {"alone": ("#D55E00", {}), "averaged every 4 updates": ("#0072B2", {"exchange": "average"})}
+
+SPREAD, EPISODES = 1.0, 30
+recipe = shoal.make("CartPole-v1")
+fresh = worlds.unseen(recipe.spec, SPREAD, 8 * EPISODES, seed=1)
+fresh = type(fresh)(*(leaf.reshape(8, EPISODES) for leaf in fresh))
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
+for name, (colour, settings) in KINDS.items():
+    config = shoal.preset("CartPole-v1", steps=50_000, learners=8, env_spread=SPREAD, **settings)
+    learner = shoal.ppo(config.algo, recipe.spec, config.num_iterations)
+    steps, apart, played, returns = [], [], [], []
+    for report in shoal.train(config):
+        steps.append(report.step)
+        apart.append(report.metrics["disagreement/kl"].mean())
+        if len(steps) % 16 == 0:
+            played.append(report.step)
+            returns.append(shoal.evaluate(recipe, learner, report.state.cohort, EPISODES, params=fresh)[0])
+    returns = np.mean(returns, 2)  # (reports, learners)
+    left.plot(played, returns, color=colour, linewidth=0.6, alpha=0.4)
+    left.plot(played, returns.mean(1), color=colour, linewidth=2.5, label=name)
+    between = np.lib.stride_tricks.sliding_window_view(apart, 8).max(1)  # the largest between two exchanges
+    right.plot(steps[7:], between, color=colour, linewidth=2.5, label=name)
+left.set(ylabel="return in unseen worlds", ylim=(0, 520))
+right.set(ylabel="KL to the other policies", yscale="log")
+for axis in (left, right):
+    axis.set_xlabel("environment steps per learner")
+    axis.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:.0f}k")
+    axis.grid(color="#e5e5e5")
+    axis.spines[["top", "right"]].set_visible(False)
+left.legend(frameon=False, loc="upper left")
+figure.tight_layout()
+figure.savefig(HERE / "federation.png", dpi=130)
+
+matrix = load_matrix(HERE.parent.parent / "examples" / "graphs" / "two_pairs.json")
+draw_graph(read_matrix(matrix, 4), HERE / "two_pairs.png")

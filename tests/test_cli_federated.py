@@ -1,0 +1,308 @@
+"""A federation from the command line: who listens to whom, worlds that differ, and mistakes."""
+
+import json
+import shutil
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shoal.cli import main
+from shoal.envs.make import make
+from shoal.runs.config import from_settings, read_settings
+from shoal.runs.metrics import read_metrics
+from shoal.train import worlds_of
+
+CARTPOLE = "jax:CartPole-v1"
+SIZES = ["--num-envs", "2", "--num-steps", "8", "--hidden", "4", "--reports", "4", "--learners", "4"]
+TINY = ["--no-preset", "--learning-rate", "0.05", *SIZES]
+MATRIX = {"comm_matrix": {"0": {"1": 100}, "1": {"0": 1, "2": 1}, "3": {"3": 1}}}
+NEIGHBOURS = ["--exchange", "neighbours", "--comm-matrix", "m.json", "--local-updates", "2"]
+TRAIN = ["train", CARTPOLE, *TINY, *NEIGHBOURS, "--env-spread", "0.3", "--steps"]
+FIELDS = "learner episodes return_mean return_std return_min return_max length_mean world"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shoal.cli._remember_compilations", lambda: None)  # the tests have their own cache
+    monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
+    Path("m.json").write_text(json.dumps(MATRIX))
+
+
+def shoal(*arguments) -> int:
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as error:  # tyro's own errors
+        return int(error.code or 0)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory) -> Path:
+    """Four learners in four worlds; the file with the matrix is gone."""
+    folder = tmp_path_factory.mktemp("federation")
+    file = tmp_path_factory.mktemp("files") / "m.json"
+    file.write_text(json.dumps(MATRIX))
+    assert shoal(*(file if word == "m.json" else word for word in TRAIN), 64, "--out", folder) == 0
+    file.unlink()
+    return folder
+
+
+@pytest.fixture
+def copied(federation, tmp_path) -> Path:
+    shutil.copytree(federation, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_the_matrix_itself_is_kept_with_the_run(federation):
+    config = from_settings(read_settings(federation / "config.yaml"))
+    (exchange,) = config.exchanges
+    assert (exchange.exchange, exchange.local_updates, exchange.comm_matrix) == ("neighbours", 2, MATRIX)
+
+
+def test_what_the_learners_have_in_common_is_in_the_metrics(federation):
+    table = read_metrics(federation)
+    assert table["step"].tolist() == [step for step in (16, 32, 48, 64) for _ in range(4)]
+    paid = table["loss/neighbours"].reshape(4, 4)  # by report and learner
+    assert not paid[:2].any()  # they met first after the second update
+    assert not paid[:, 2].any()  # learner 2 listens to nobody
+    assert (paid[2:, [0, 1]] > 0).all()
+    sent = table["exchange/bytes"].reshape(4, 4)
+    policy = 4 * (4 * 4 + 4 + 4 * 2 + 2 + 4 * 4 + 4 + 4 + 1 + 3)  # actor, critic, statistics of returns
+    assert sent.tolist() == [[0] * 4, *[[policy, policy, policy, 0]] * 2, [2 * policy] * 3 + [0]]
+    assert (table["disagreement/params"] > 0).all()
+    assert np.isfinite(table["disagreement/kl"]).all()
+
+
+def test_the_same_command_again_says_it_is_done(copied, capsys):
+    assert shoal(*TRAIN, 64, "--out", copied) == 0
+    assert "already trained to step 64" in capsys.readouterr().out
+
+
+def test_a_larger_number_of_steps_goes_on(copied, capsys):
+    assert shoal(*TRAIN, 96, "--out", copied) == 0
+    assert "resuming from step 64, exactly where it stopped" in capsys.readouterr().err
+    assert read_metrics(copied)["step"][-1] == 96
+
+
+def test_another_matrix_is_another_run(copied, capsys):
+    Path("m.json").write_text(json.dumps({"comm_matrix": {"0": {"1": 99}}}))
+    assert shoal(*TRAIN, 64, "--out", copied) == 2
+    assert "holds a run with other settings (comm_matrix: " in capsys.readouterr().err
+
+
+def test_the_config_file_repeats_the_run_without_the_matrix_file(federation):
+    Path("m.json").unlink()
+    assert shoal("train", "--config", federation / "config.yaml", "--out", "again") == 0
+    theirs, ours = read_metrics(federation), read_metrics(Path("again"))
+    for name in theirs.keys() - {"seconds", "steps_per_second", "steps_per_second_compiled"}:
+        np.testing.assert_array_equal(theirs[name], ours[name], err_msg=name)
+
+
+def test_the_config_file_resumes_the_run_without_the_matrix_file(copied, capsys):
+    Path("m.json").unlink()
+    assert shoal("train", "--config", copied / "config.yaml", "--out", copied, "--steps", "96") == 0
+    assert "resuming from step 64" in capsys.readouterr().err
+
+
+def test_worlds_given_in_a_file_are_kept_and_repeated():
+    Path("w.json").write_text(json.dumps({str(i): {"length": 0.5 + 0.1 * i} for i in range(4)}))
+    assert shoal("train", CARTPOLE, *TINY, "--env-params", "w.json", "--out", "run", "--steps", "16") == 0
+    config = from_settings(read_settings(Path("run/config.yaml")))
+    assert config.env_params["3"] == {"length": 0.8}
+    Path("w.json").unlink()
+    assert shoal("train", "--config", "run/config.yaml", "--out", "run", "--steps", "32") == 0
+
+
+def test_a_federation_may_have_a_proximal_term(capsys):
+    arguments = ["--exchange", "average", "--local-updates", "1", "--prox-coef", "0.5"]
+    assert shoal("train", CARTPOLE, *TINY, *arguments, "--out", "run", "--steps", "32") == 0
+    table = read_metrics(Path("run"))
+    assert "loss/prox" in table
+    assert "exchange/rounds" in table
+
+
+def test_the_number_of_learners_may_come_after_the_file(capsys):
+    Path("c.yaml").write_text(
+        SEVERAL.partition("learners")[0] + "exchange: average\nsteps: 16\nhidden: [4]\n"
+    )
+    assert shoal("train", "--config", "c.yaml", "--learners", "4", "--out", "run") == 0
+
+
+SEVERAL = """
+env: jax:CartPole-v1
+learners: 4
+num_envs: 2
+num_steps: 8
+steps: 32
+hidden: [4]
+reports: 2
+exchange:
+  - exchange: neighbours
+    comm_matrix: m.json
+    local_updates: 1
+  - exchange: average
+    local_updates: 2
+    parts: [actor]
+"""
+
+
+def test_a_file_may_list_several_exchanges(capsys):
+    Path("c.yaml").write_text(SEVERAL)
+    assert shoal("train", "--config", "c.yaml") == 0
+    folder = Path("runs/jax-CartPole-v1__ppo__s1__L4__neighbours-k1__average-k2")
+    assert read_metrics(folder)["loss/neighbours"].any()
+    Path("m.json").unlink()
+    assert shoal("train", "--config", folder / "config.yaml") == 0
+    assert "already trained to step 32" in capsys.readouterr().out
+    assert shoal("train", "--config", "c.yaml", "--local-updates", "7") == 2
+
+
+def test_flags_that_a_list_of_exchanges_cannot_take(capsys):
+    Path("c.yaml").write_text(SEVERAL)
+    assert shoal("train", "--config", "c.yaml", "--local-updates", "7") == 2
+    assert "c.yaml lists several exchanges; change them there" in capsys.readouterr().err
+
+
+def write(name, text):
+    Path(name).write_text(text)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--learners 1 --exchange average", "an exchange needs at least 2 learners: say --learners"),
+        ("--local-updates 3", "local_updates without an exchange: say which"),
+        ("--comm-matrix m.json", "comm_matrix without an exchange"),
+        (
+            "--prox-coef 0.1",
+            "prox_coef stays near what was last received: it needs an exchange of parameters",
+        ),
+        ("--prox-coef 0.1 --exchange neighbours", "it needs an exchange of parameters"),
+        ("--exchange average --noise-multiplier 1", "noise_multiplier needs clip"),
+        ("--exchange average --local-updates 0", "local_updates must be at least 1, not 0"),
+        ("--exchange average --participation 0", "participation must be above 0 and at most 1"),
+        ("--exchange average --attack zero", "attack zero needs attackers"),
+        ("--exchange gossip --server adam", "exchange gossip has no use for server"),
+        ("--exchange average --parts brain", "no parameters are called brain"),
+        ("--exchange neighbours --comm-matrix nowhere.json", "nowhere.json: there is no such file"),
+        ("--exchange neighbours --comm-matrix broken.json", "broken.json: not JSON"),
+        ("--exchange neighbours --comm-matrix one.json", "counted from 1: take 1 from every number"),
+        ("--exchange neighbours --comm-matrix less.json", "must be 0 or more, not -1"),
+        ("--exchange neighbours --comm-matrix twice.json", "is named twice"),
+        ("--exchange neighbours --comm-matrix zero.json", "zero everywhere"),
+        ("--exchange neighbours --comm-matrix rows.json", "4 learners need 4 rows"),
+        ("--exchange neighbours --comm-matrix other.json", 'no key "comm_matrix"'),
+        ("--exchange gossip --topology random-regular --degree 9", "does not exist"),
+        ("--exchange krum --learners 2", "krum"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(arguments, message, capsys):
+    write("broken.json", "{")
+    write("one.json", '{"comm_matrix": {"1": {"4": 1}}}')
+    write("less.json", '{"comm_matrix": {"1": {"2": -1}}}')
+    write("twice.json", '{"comm_matrix": {"1": {"2": 1, "2": 3}}}')
+    write("zero.json", '{"comm_matrix": {"1": {"2": 0}}}')
+    write("rows.json", "[[1, 2], [3, 4]]")
+    write("other.json", '{"matrix": 1}')
+    assert shoal("train", CARTPOLE, *TINY, *arguments.split(), "--out", "run", "--steps", "32") == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("shoal: ")
+    assert message in line
+    assert not list(Path().glob("run/checkpoints/*"))
+
+
+def test_a_matrix_without_its_file(capsys):
+    assert shoal("train", CARTPOLE, "--exchange", "neighbours", "--comm-matrix") == 2
+    assert "--comm-matrix needs a value" in capsys.readouterr().err
+
+
+def test_the_last_of_two_numbers_of_steps_counts(copied):
+    assert shoal(*TRAIN, 64, "--out", copied, "--steps", "96") == 0
+    assert read_metrics(copied)["step"][-1] == 96
+
+
+def test_an_exchange_that_is_not_there(capsys):
+    assert shoal("train", CARTPOLE, *TINY, "--exchange", "telepathy") == 2
+    assert "telepathy" in capsys.readouterr().err
+    Path("c.yaml").write_text("env: jax:CartPole-v1\nexchange: telepathy\n")
+    assert shoal("train", "--config", "c.yaml") == 2
+    assert "unknown exchange 'telepathy'; choose from none, gradients, average" in capsys.readouterr().err
+
+
+def test_evaluation_where_worlds_differ(federation, capsys):
+    """Every learner in its own, in all that were seen and in unseen ones; their mean has none of its own."""
+    assert shoal("eval", federation, "--episodes", "4", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [list(row) for row in rows] == [FIELDS.split()] * 14
+    visited = [(row["learner"], row["world"]) for row in rows]
+    expected = [(k, world) for k in range(4) for world in ("own", "seen", "unseen")]
+    assert visited == [*expected, ("mean", "seen"), ("mean", "unseen")]
+    assert all(
+        row["episodes"] == 4 and row["return_min"] <= row["return_mean"] <= row["return_max"] for row in rows
+    )
+
+
+def test_evaluation_in_each_world(federation, capsys):
+    assert shoal("eval", federation, "--episodes", "4", "--each-world", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 14 + 5 * 4
+    score = {(row["learner"], row["world"]): row["return_mean"] for row in rows}
+    for k in range(4):
+        assert score[k, "own"] == score[k, f"world {k}"]
+    assert len({score[0, f"world {k}"] for k in range(4)} | {score[0, "unseen"]}) > 1
+
+
+def test_the_table_names_the_worlds(federation, capsys):
+    assert shoal("eval", federation, "--episodes", "2", "--learner", "1") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["learner", "episodes", "return", "std", "min", "max", "length", "world"]
+    assert [(line.split()[0], line.split()[-1]) for line in lines[1:]] == [
+        ("1", w) for w in ("own", "seen", "unseen")
+    ]
+
+
+def test_a_cohort_that_never_meets_is_evaluated_as_before(capsys):
+    assert shoal("train", CARTPOLE, *TINY, "--out", "run", "--steps", "32") == 0
+    table = read_metrics(Path("run"))
+    assert not {"loss/neighbours", "exchange/bytes"} & table.keys()
+    assert {"disagreement/params", "disagreement/kl"} <= table.keys()
+    capsys.readouterr()
+    assert shoal("eval", "run", "--episodes", "2", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["learner"], row["world"]) for row in rows] == [(k, "default") for k in range(4)]
+
+
+@pytest.mark.parametrize("which", ["2", "mean"])
+def test_a_film_shows_the_learners_own_world(federation, which, monkeypatch, capsys):
+    evaluate = import_module("shoal.evaluate")
+    seen, play = [], evaluate.episode
+
+    def spy(recipe, learner, cohort, seed, steps, world):
+        seen.append(world)
+        return play(recipe, learner, cohort, seed, steps, world)
+
+    monkeypatch.setattr(evaluate, "episode", spy)
+    assert shoal("play", federation, "--learner", which, "--gif", "out.gif", "--steps", "3") == 0
+    assert f"learner {which}: return" in capsys.readouterr().out
+    with Image.open("out.gif") as gif:
+        assert gif.n_frames > 1
+    config = from_settings(read_settings(federation / "config.yaml"))
+    own = worlds_of(config, make(config.env).spec)
+    if which == "mean":
+        assert seen == [None]
+    else:
+        assert float(seen[0].length) == own.length[2] != 0.5
+
+
+def test_a_film_of_all_is_refused(federation, capsys):
+    assert shoal("play", federation, "--learner", "all") == 2
+    assert "one learner at a time" in capsys.readouterr().err
+
+
+def test_plots_of_a_federation(federation, capsys):
+    assert shoal("plot", federation, "--out", "plots") == 0
+    assert all(Path(line).exists() for line in capsys.readouterr().out.splitlines())
