@@ -255,6 +255,15 @@ def penalty_weights(config: ExchangeConfig, num_learners: int, seed: int) -> np.
     return topology.neighbour_weights(graph(config, num_learners, seed))
 
 
+def who_listens(config: ExchangeConfig, num_learners: int, seed: int) -> np.ndarray | None:
+    """The graph of an exchange between neighbours; None where there is a server, or none that stays."""
+    if config.exchange not in ("gossip", "neighbours"):
+        return None
+    if config.comm_matrix is not None:
+        return topology.read_matrix(config.comm_matrix, num_learners, config.symmetrise)
+    return None if config.topology == "pairs" else graph(config, num_learners, seed)
+
+
 def graph(config: ExchangeConfig, num_learners: int, seed: int) -> np.ndarray:
     """The adjacency of a named topology."""
     if config.topology == "random-regular":

@@ -2,13 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal.exchange.make import who_listens
+from shoal.runs.config import from_settings, read_settings
 from shoal.runs.files import replacing
-from shoal.runs.metrics import LEADING, read_metrics
+from shoal.runs.metrics import read_metrics
 from shoal.types import ShoalError
 
 # Wong's palette, which people with any of the common colour blindnesses can tell apart
@@ -62,9 +65,9 @@ class Curve(NamedTuple):
 def plot(runs: Sequence[Path], out: Path | None = None) -> list[Path]:
     """Draws every run, and several runs together; returns the files written.
 
-    A run's own figures go to RUN/plots: `returns.png`, `losses.png`, `speed.png`, each where the run
-    has something to show. With several runs `comparison.png` goes beside the first run's folder.
-    With `out` everything goes there, a folder per run if there are several.
+    A run's own figures go to RUN/plots: `returns.png`, `losses.png`, `together.png`, `graph.png`,
+    `speed.png`, each where the run has something to show. With several runs `comparison.png` goes beside
+    the first run's folder. With `out` everything goes there, a folder per run if there are several.
     """
     runs = [Path(run) for run in runs]
     if not runs:
@@ -74,7 +77,7 @@ def plot(runs: Sequence[Path], out: Path | None = None) -> list[Path]:
     written = []
     for run, table in tables.items():
         folder = run / "plots" if out is None else Path(out) / (labels[run] if len(tables) > 1 else "")
-        written += _plot_run(table, labels[run], folder)
+        written += _plot_run(table, labels[run], folder) + _plot_graph(run, folder)
     if len(tables) > 1:
         curves = {labels[run]: pivot(table, "return_mean") for run, table in tables.items()}
         comparison = (runs[0].resolve().parent if out is None else Path(out)) / "comparison.png"
@@ -125,20 +128,32 @@ def _labels(runs: list[Path]) -> dict[Path, str]:
 
 def _plot_run(table: dict[str, np.ndarray], label: str, folder: Path) -> list[Path]:
     returns, rates = pivot(table, "return_mean"), speed(table)
-    losses = [name for name in table if name.startswith("loss/")] + [
-        name for name in DIAGNOSTICS if name in table
-    ]
-    losses = [name for name in losses if name not in LEADING and np.isfinite(table[name]).any()]
+    begins = lambda *starts: [name for name in table if name.startswith(starts)]
+    panels = {
+        "losses": begins("loss/") + [name for name in DIAGNOSTICS if name in table],
+        "together": begins("disagreement/", "exchange/", "privacy/epsilon"),
+    }
     written = [_figure(folder / "returns.png", lambda figure: _draw_returns(figure, returns, label))]
-    if losses:
-        curves = {name: pivot(table, name) for name in losses}
-        size = (4.0 * min(3, len(losses)), 2.7 * -(-len(losses) // 3))
-        written.append(
-            _figure(folder / "losses.png", lambda figure: _draw_panels(figure, curves, label), size)
-        )
+    for title, names in panels.items():
+        curves = {name: pivot(table, name) for name in names if np.isfinite(table[name]).any()}
+        if curves:
+            size = (4.0 * min(3, len(curves)), 2.7 * -(-len(curves) // 3) + 0.3)
+            draw = partial(_draw_panels, curves=curves, title=label)
+            written.append(_figure(folder / f"{title}.png", draw, size))
     if len(rates.steps) > 1:
         written.append(_figure(folder / "speed.png", lambda figure: _draw_speed(figure, rates, label)))
     return written
+
+
+def _plot_graph(run: Path, folder: Path) -> list[Path]:
+    """Who listens to whom in a run, where its settings say so."""
+    if not (run / "config.yaml").is_file():
+        return []
+    config = from_settings(read_settings(run / "config.yaml"))
+    graphs = [who_listens(exchange, config.learners, config.seed) for exchange in config.exchanges]
+    drawn = [graph for graph in graphs if graph is not None]
+    name = lambda index: f"graph_{index}.png" if index else "graph.png"
+    return [draw_graph(graph, folder / name(index)) for index, graph in enumerate(drawn)]
 
 
 def speed(table: dict[str, np.ndarray]) -> Curve:

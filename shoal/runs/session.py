@@ -70,26 +70,31 @@ def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool 
     """
     config.check()
     recipe = make(config.env, **config.env_options)
-    worlds_of(config, recipe.spec)  # which refuses what cannot be before anything is written
-    folder = make_folder(folder or default_folder(config))
+    folder = Path(folder or default_folder(config))
+    found = None if clobber else resumable(folder, config)
+    if found and found["iteration"] >= config.num_iterations:
+        return found["iteration"] * config.algo.batch_size
+    trainer = make_trainer(config, recipe=recipe, start=found["iteration"] if found else 0)
+    make_folder(folder)
     if clobber:
         clear(folder)
+    write_config(folder / "config.yaml", config)
+    state = trainer.begin()
+    if not found:
+        return Session(folder, trainer, state, None, Clock())
+    state, meta = restore(trainer, state, folder)
+    return Session(folder, trainer, state, meta["iteration"] * config.algo.batch_size, Clock(**meta["clock"]))
+
+
+def resumable(folder: Path, config: TrainConfig) -> dict | None:
+    """What is recorded of the newest checkpoint there, if it is of a run with these settings."""
     saved = folder / "config.yaml"
     if saved.exists() and (changes := differences(from_settings(read_settings(saved)), config)):
         raise ShoalError(
             f"{folder} holds a run with other settings ({'; '.join(changes)}); "
             "use --out for another folder, or --clobber to start over"
         )
-    found = checkpoint.newest_meta(folder / "checkpoints")
-    if found and found["iteration"] >= config.num_iterations:
-        return found["iteration"] * config.algo.batch_size
-    write_config(saved, config)
-    trainer = make_trainer(config, recipe=recipe, start=found["iteration"] if found else 0)
-    state = trainer.begin()
-    if not found:
-        return Session(folder, trainer, state, None, Clock())
-    state, meta = restore(trainer, state, folder)
-    return Session(folder, trainer, state, meta["iteration"] * config.algo.batch_size, Clock(**meta["clock"]))
+    return checkpoint.newest_meta(folder / "checkpoints")
 
 
 def clear(folder: Path) -> None:

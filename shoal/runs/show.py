@@ -113,7 +113,10 @@ def evaluations(rows: Sequence[Evaluation]) -> None:
     for row in rows:
         numbers = (row.return_mean, row.return_std, row.return_min, row.return_max, row.length_mean)
         table.add_row(str(row.learner), str(row.episodes), *(f"{x:.2f}" for x in numbers), row.world)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    if any(row.world == "seen" for row in rows):
+        console.print("own: its own world; seen: all learners' worlds; unseen: a new world every episode")
 
 
 def window(frames: Sequence[np.ndarray], fps: int) -> None:
