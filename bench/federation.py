@@ -23,6 +23,7 @@ from shoal.train import Trainer, TrainState, make_trainer, pulses, worlds_of
 EPISODES = 100
 STEPS = {"CartPole-v1": 50_000, "Pendulum-v1": 200_000}
 """Per learner, in worlds that differ."""
+RULES = ("average", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median")
 
 
 def main() -> None:
@@ -76,20 +77,19 @@ def scores_in_worlds(config: TrainConfig) -> list[float]:
 
 def liars(env: str, seeds: range):
     """10 learners, 3 of whom lie: the honest ones' returns under each rule and attack."""
-    rules = ("average", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median")
     attacks = {"none": 10.0, "sign-flip": 10.0, "noise": 1.0, "scale": 30.0, "zero": 0.0}
-    yield f"{env}, 10 learners of whom the last 3 lie, an exchange every update, {len(seeds)} seeds: "
-    yield "mean greedy return of the honest 7."
+    yield f"{env}, 10 learners of whom the last 3 lie, an exchange every update, 100,000 steps each, "
+    yield f"{len(seeds)} seeds: mean greedy return of the honest 7."
     yield ""
     yield f"| rule | {' | '.join('nobody lies' if a == 'none' else a for a in attacks)} |"
     yield f"|---{'|---' * len(attacks)}|"
-    for rule in rules:
+    for rule in RULES:
         cells = []
         for attack, strength in attacks.items():
             lie = {} if attack == "none" else {"attackers": 3, "attack_strength": strength}
             bad = {} if rule == "average" else {"bad": 3}
             exchange = ExchangeConfig(rule, local_updates=1, attack=attack, **lie, **bad)
-            config = preset(env, steps=50_000, learners=10, reports=1)
+            config = preset(env, learners=10, reports=1)
             runs = [replace(config, seed=seed, exchanges=(exchange,)) for seed in seeds]
             cells.append(f"{np.mean([honest_return(run, 7) for run in runs]):.1f}")
         yield f"| {rule} | {' | '.join(cells)} |"
