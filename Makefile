@@ -40,6 +40,7 @@ bench: setup
 
 docs: setup
 	$(BIN)/python docs/images/cartpole.py
+	$(BIN)/python docs/images/federation.py
 
 clean:
 	rm -rf .venv .venv-peers

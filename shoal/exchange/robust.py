@@ -27,9 +27,11 @@ def mean() -> Aggregator:
 
     def aggregate(messages: Array, weight: Array) -> Array:
         total = jnp.sum(weight)
+        share = weight / jnp.where(total > 0, total, 1.0)
+        # Shares are rounded one by one and do not sum to 1; over thousands of rounds the error would add up.
+        whole = jnp.where(total > 0, jnp.sum(share), 1.0)
         present = jnp.where((weight > 0)[:, None], messages, 0.0)
-        # Divided last: shares that are rounded one by one do not sum to 1, and the error would add up.
-        return jnp.matmul(weight, present, precision="highest") / jnp.where(total > 0, total, 1.0)
+        return jnp.matmul(share, present, precision="highest") / whole
 
     return aggregate
 
