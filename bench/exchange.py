@@ -26,6 +26,7 @@ CASES = {
     "multi-krum": ExchangeConfig("multi-krum", LOCAL_UPDATES),
     "geometric-median": ExchangeConfig("geometric-median", LOCAL_UPDATES),
     "neighbours, ring": ExchangeConfig("neighbours", LOCAL_UPDATES),
+    "truncation": ExchangeConfig("truncation", LOCAL_UPDATES),
     "neighbours, star": ExchangeConfig("neighbours", LOCAL_UPDATES, topology="star"),
 }
 

@@ -17,6 +17,7 @@ CASES = [
     ("CartPole-v1", 1, 4096, "none"),
     ("CartPole-v1", 64, 4, "none"),
     ("CartPole-v1", 1024, 4, "none"),
+    ("CartPole-v1", 1024, 4, "truncation"),
     ("CartPole-v1", 4096, 4, "none"),
     ("CartPole-v1", 4096, 4, "average"),
     ("CartPole-v1", 4096, 4, "gossip"),

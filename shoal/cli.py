@@ -172,10 +172,16 @@ def parse_train(arguments: list[str]):
     flags = arguments[1:] if first else arguments
     file, flags = _take(flags, "--config")
     algo, flags = _take(flags, "--algo")
+    replay, flags = _take(flags, "--replay")
     world_file, flags = _take(flags, "--env-params")
     matrix_file, flags = _take(flags, "--comm-matrix")
     options, flags = _take_options(flags)
     settings = read_settings(Path(file)) if file else {}
+    if replay:
+        from shoal.runs.config import to_settings
+        from shoal.runs.session import replayed
+
+        file, settings = replay, to_settings(replayed(Path(replay))) | settings
     wants_help = any(flag in ("-h", "--help") for flag in flags)
     env = first or settings.get("env") or ("CartPole-v1" if wants_help else None)
     if env is None:
@@ -192,7 +198,9 @@ def parse_train(arguments: list[str]):
 
     @dataclass(frozen=True)
     class Train:  # what is itself a mapping is not for flags, and put back below
-        run: TrainConfig = field(default_factory=lambda: replace(default, exchanges=(), env_params=None))
+        run: TrainConfig = field(
+            default_factory=lambda: replace(default, exchanges=(), env_params=None, schedule=None)
+        )
         exchange: ExchangeConfig = field(default_factory=lambda: single)
         output: Output = field(default_factory=Output)
 
@@ -202,7 +210,8 @@ def parse_train(arguments: list[str]):
         description="Train on an environment. The same command again resumes where it stopped. Beside the "
         "options below: --config FILE takes settings from a file (RUN/config.yaml, say), --env-options "
         "NAME=VALUE ... hands options to the environment's constructor, --env-params FILE gives every "
-        "learner its world's physical parameters, --comm-matrix FILE says who listens to whom.",
+        "learner its world's physical parameters, --comm-matrix FILE says who listens to whom, --replay RUN "
+        "trains one learner with the hyperparameters of a population's best line of descent.",
         args=_whole_numbers(flags),
         config=(tyro.conf.OmitArgPrefixes,),
     )
@@ -210,7 +219,8 @@ def parse_train(arguments: list[str]):
         raise ShoalError(f"{file} lists several exchanges; change them there")
     changes = parsed.exchange.changed() | ({"comm_matrix": matrix} if matrix else {})
     exchanges = listed or read_exchanges(changes)
-    return replace(parsed.run, exchanges=exchanges, env_params=default.env_params), parsed.output
+    kept = {"exchanges": exchanges, "env_params": default.env_params, "schedule": default.schedule}
+    return replace(parsed.run, **kept), parsed.output
 
 
 def evaluate(arguments: list[str]) -> int:

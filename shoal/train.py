@@ -23,7 +23,11 @@ from shoal.collect import begin as begin_worlds
 from shoal.envs.host import raise_crash
 from shoal.envs.make import make
 from shoal.envs.worlds import drawn, given, same
+from shoal.exchange.exploration import Prior, read_priors
 from shoal.exchange.make import ExchangeConfig, make_exchange
+from shoal.exchange.population import drawn as drawn_hypers
+from shoal.exchange.population import follow
+from shoal.exchange.schedule import chain
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.mesh import ROWS, WHOLE, group_size, make_mesh, on_each_device
 from shoal.networks import NetworkMaker
@@ -43,6 +47,12 @@ from shoal.types import (
 
 PEERS = 8
 """How many others a learner's policy is compared with in reports."""
+RECENT = 20
+"""Episodes by which learners are ranked and weighed."""
+HYPERS = 3
+"""Sets the key that draws a learner's hyperparameters apart from its others."""
+EVOLVED = ("learning_rate", "clip_coef", "ent_coef")
+"""What a population changes unless told."""
 PULSE_SECONDS = 0.5
 """About how long the compiled program runs before Python looks up."""
 
@@ -71,6 +81,13 @@ class TrainConfig:
     """How far the learners' worlds differ: the deviation their physical parameters are drawn with."""
     env_params: Any = None
     """Their physical parameters, given: a JSON file, {"0": {"gravity": 9.8, "length": 0.7}, ...}."""
+    evolve: tuple[str, ...] = ()
+    """Hyperparameters that each learner draws for itself, and populations change: names, or name=PRIOR, e.g.
+    learning_rate "gamma=one-minus-log 0.9 0.999". A population's are learning_rate, clip_coef and ent_coef
+    unless given."""
+    schedule: Any = None
+    """Hyperparameters by a plan: [[step, {learning_rate: 0.001, ...}], ...], from each step on; what
+    --replay RUN takes from a population's best line of descent."""
     exchanges: tuple[ExchangeConfig, ...] = ()
     """How the learners learn together."""
 
@@ -105,6 +122,17 @@ class TrainConfig:
         return max(1, self.num_iterations // self.reports)
 
     @property
+    def priors(self) -> dict[str, Prior]:
+        """What learners draw, and populations change."""
+        selects = any(exchange.selects for exchange in self.exchanges)
+        return read_priors(self.evolve or (EVOLVED if selects else ()))
+
+    @property
+    def selection_every(self) -> int | None:
+        """Iterations between selections, where there are any."""
+        return next((exchange.local_updates for exchange in self.exchanges if exchange.selects), None)
+
+    @property
     def shares_gradients(self) -> bool:
         """Whether the learners take every step together."""
         return any(exchange.exchange == "gradients" for exchange in self.exchanges)
@@ -135,6 +163,7 @@ class Report(NamedTuple):
     iteration: int
     step: int  # environment steps per learner
     due: bool  # whether this is a row of metrics or only a sign of life
+    selected: bool  # whether the learners were ranked and replaced just before
     metrics: dict[str, np.ndarray]  # (L,) each
     bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was no finite number
     clock: Clock
@@ -225,10 +254,14 @@ def make_trainer(
         learner,
         config.learners,
         anchored=config.algo.prox_coef > 0,
+        priors=config.priors,
         seed=config.seed,
         num_devices=num_devices,
         group=group,
     )
+    if config.schedule:
+        plan = [(step // config.algo.batch_size, values) for step, values in config.schedule]
+        exchange = chain(exchange, follow(plan))
     env = recipe.build(row_seeds(config, start).reshape(num_devices, -1), False)
     params = jax.tree.map(jnp.asarray, worlds_of(config, recipe.spec))
     divided, whole = NamedSharding(mesh, ROWS), NamedSharding(mesh, WHOLE)
@@ -244,8 +277,11 @@ def make_trainer(
     def begin() -> TrainState:
         key_cohort, key_members = jax.random.split(jax.random.key(config.seed))
         members = config.first_member + jnp.arange(config.learners)
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key_members, members)
-        cohort, worlds, keys = begin_rows(keys, params)
+        member_keys = jax.vmap(jax.random.fold_in, (None, 0))(key_members, members)
+        cohort, worlds, keys = begin_rows(member_keys, params)
+        if config.priors:
+            key_hypers = jax.vmap(jax.random.fold_in, (0, None))(member_keys, HYPERS)
+            cohort = cohort._replace(hypers=drawn_hypers(config.priors, key_hypers, cohort.hypers))
         memory, cohort = exchange.init(cohort)
         return TrainState(cohort, worlds, memory, keys, key_cohort, jnp.int32(0))
 
@@ -278,7 +314,7 @@ def make_trainer(
         mesh,
         jax.jit(begin, out_shardings=placed),
         jax.jit(advance, out_shardings=(placed, divided)),
-        jax.jit(partial(disagreement, learner)),
+        jax.jit(partial(compare, learner, tuple(config.priors))),
     )
 
 
@@ -344,22 +380,25 @@ def pulses(trainer: Trainer, state: TrainState) -> Iterator[Report]:
     iteration, count, valid_steps = int(state.iteration), 1, 0
     advance = trainer.advance.lower(state, jnp.int32(1)).compile()
     compile_seconds = time.perf_counter() - began
+    selects = config.selection_every
     while iteration < config.num_iterations:
         row = min((iteration // config.report_every + 1) * config.report_every, config.num_iterations)
-        count = min(count, row - iteration)
+        ranking = (iteration // selects + 1) * selects if selects else row
+        count = min(count, row - iteration, ranking - iteration)
         before = time.perf_counter()
         state, pulse = run(advance, state, count)
         now = time.perf_counter()
         iteration += count
         valid_steps += int(np.sum(pulse.valid_steps))
-        due = iteration == row
+        due, selected = iteration == row, bool(selects) and iteration == ranking
         metrics = pulse.metrics | scores(state.worlds.episodes)
-        if due and config.learners > 1:
+        if (due or selected) and config.learners > 1:
             metrics |= jax.device_get(trainer.compare(state)) | trainer.exchange.account(metrics)
         yield Report(
             iteration=iteration,
             step=iteration * config.algo.batch_size,
             due=due,
+            selected=selected,
             metrics=metrics,
             bad_rewards=pulse.bad_rewards,
             clock=Clock(now - began, compile_seconds, valid_steps),
@@ -377,12 +416,20 @@ def run(advance: Callable, state: TrainState, count: int) -> tuple[TrainState, P
 
 
 def standing(episodes: Episodes, samples: Array) -> Standing:
-    """How the learners stand, for an exchange to use."""
-    known = jnp.isfinite(episodes.returns)
+    """How the learners stand, for an exchange to use: their returns are of the last `RECENT` episodes."""
+    window = episodes.returns.shape[1]
+    age = (episodes.finished[:, None] - 1 - jnp.arange(window)[None]) % window
+    known = jnp.isfinite(episodes.returns) & (age < RECENT)
     total = jnp.sum(jnp.where(known, episodes.returns, 0.0), 1)
     returns = jnp.where(jnp.any(known, 1), total / jnp.maximum(jnp.sum(known, 1), 1), jnp.nan)
     present = jnp.ones(samples.shape, bool)
     return Standing(samples.astype(jnp.float32), returns, episodes.finished, present)
+
+
+def compare(learner: Learner, evolved: tuple[str, ...], state: TrainState) -> dict[str, Array]:
+    """What a row of metrics says of the learners side by side."""
+    hypers = {f"hypers/{name}": getattr(state.cohort.hypers, name) for name in evolved}
+    return hypers | disagreement(learner, state)
 
 
 def disagreement(learner: Learner, state: TrainState) -> dict[str, Array]:

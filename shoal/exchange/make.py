@@ -1,19 +1,23 @@
 """An exchange from settings: what --exchange and a config file's list can say."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
 import optax
 
-from shoal.exchange import channels, mixing, robust, topology
+from shoal.exchange import channels, mixing, robust, selection, topology
+from shoal.exchange.exploration import Prior
 from shoal.exchange.mixing import Channel, Rule
 from shoal.exchange.neighbours import anchor, neighbours, neighbours_in_pairs
+from shoal.exchange.population import population
 from shoal.exchange.schedule import chain, every, none, participate, select, together
 from shoal.types import Exchange, Learner, ShoalError, check_choices
 
 MIXING = "those that mix parameters"
 ROBUST = ", ".join(robust.RULES)
+SELECTING = ", ".join(selection.RULES)
 MEANT_FOR = {
     "gossip, neighbours": ("topology", "degree", "comm_matrix", "symmetrise"),
     "average": ("weights",),
@@ -24,7 +28,11 @@ MEANT_FOR = {
         *("parts", "clip", "noise_multiplier", "privacy_delta", "compress", "keep"),
         *("attack", "attackers", "attack_strength", "share_statistics", "share_moments"),
     ),
-    f"average, gossip, neighbours, {ROBUST}": ("participation", "local_updates", "use_comm_penalty"),
+    f"average, gossip, neighbours, {ROBUST}": ("use_comm_penalty",),
+    f"average, gossip, neighbours, {ROBUST}, {SELECTING}": ("participation", "local_updates"),
+    "truncation": ("fraction", "middle"),
+    "tournament": ("rivals",),
+    SELECTING: ("resample", "min_episodes", "warm_up"),
 }
 """Which exchanges each setting is meant for; with others it would silently do nothing."""
 
@@ -44,9 +52,12 @@ class ExchangeConfig:
         "krum",
         "multi-krum",
         "geometric-median",
+        "truncation",
+        "winner",
+        "tournament",
     ] = "none"
     """Nothing; every gradient averaged; parameters averaged by a server (FedAvg), with neighbours, or by a
-    rule that withstands liars; neighbours' policies as a penalty."""
+    rule that withstands liars; neighbours' policies as a penalty; the worst become copies of the best."""
     local_updates: int = 4
     """Updates between two exchanges."""
     participation: float = 1.0
@@ -97,6 +108,18 @@ class ExchangeConfig:
     """Average Adam's moments like the parameters."""
     common_start: bool | None = None
     """Begin from the same parameters; unless given, where parameters are averaged."""
+    fraction: float = 0.25
+    """The part of a population that is replaced, and the part that replaces it (truncation)."""
+    middle: bool = False
+    """Change those in between, too (truncation)."""
+    rivals: int = 2
+    """How many others a learner meets in a tournament."""
+    resample: float = 0.25
+    """How often a changed hyperparameter is drawn anew instead of perturbed."""
+    min_episodes: int = 10
+    """Episodes a learner must have finished since it was last replaced, to be ranked."""
+    warm_up: int = 0
+    """Updates before the first selection."""
 
     def __post_init__(self):
         check_choices(self)
@@ -128,9 +151,14 @@ class ExchangeConfig:
     @property
     def mixes(self) -> bool:
         """Whether parameters change hands."""
-        return self.exchange not in ("none", "gradients", "neighbours") or (
-            self.exchange == "neighbours" and self.average_weights
-        )
+        if self.exchange == "neighbours":
+            return self.average_weights
+        return self.exchange not in ("none", "gradients") and not self.selects
+
+    @property
+    def selects(self) -> bool:
+        """Whether learners are replaced by others."""
+        return self.exchange in selection.RULES
 
     @property
     def penalises(self) -> bool:
@@ -148,17 +176,20 @@ def make_exchange(
     num_learners: int,
     *,
     anchored: bool = False,
+    priors: Mapping[str, Prior] | None = None,
     seed: int = 0,
     num_devices: int = 1,
     group: int = 4,
 ) -> Exchange:
-    """The exchange a run's settings describe.
+    """The exchange a run's settings describe; `priors` are of the hyperparameters a population evolves.
 
     `anchored` learners stay near what they last received; their rows are divided over `num_devices`,
     which evaluate `group` policies at a time.
     """
     links = [
-        one_exchange(config, learner, num_learners, anchored, seed, num_devices, group)
+        selecting_exchange(config, priors or {})
+        if config.selects
+        else one_exchange(config, learner, num_learners, anchored, seed, num_devices, group)
         for config in configs
         if config.exchange not in ("none", "gradients")
     ]
@@ -186,6 +217,23 @@ def one_exchange(
     if anchored:
         links.append(anchor())
     return every(config.local_updates, participate(config.participation, chain(*links)))
+
+
+def selecting_exchange(config: ExchangeConfig, priors: Mapping[str, Prior]) -> Exchange:
+    """A population that evolves."""
+    rules = {
+        "truncation": lambda: selection.truncation(config.fraction, config.middle),
+        "winner": selection.winner,
+        "tournament": lambda: selection.tournament(config.rivals),
+    }
+    exchange = population(
+        rules[config.exchange](),
+        priors,
+        min_episodes=config.min_episodes,
+        warm_up=-(-config.warm_up // config.local_updates),
+        resample=config.resample,
+    )
+    return every(config.local_updates, participate(config.participation, exchange))
 
 
 def mixing_exchange(config: ExchangeConfig, num_learners: int, seed: int) -> Exchange:

@@ -58,6 +58,9 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
         raise ShoalError("no environment is named")
     if isinstance(settings.get("hidden"), list | int):
         settings["hidden"] = tuple(np.atleast_1d(settings["hidden"]).tolist())
+    if isinstance(settings.get("evolve"), list | str):
+        evolve = settings["evolve"]
+        settings["evolve"] = (evolve,) if isinstance(evolve, str) else tuple(evolve)
     if isinstance(settings.get("env_params"), str | Path):
         settings["env_params"] = load_params(settings["env_params"])
     try:
@@ -165,6 +168,8 @@ def default_folder(config: TrainConfig) -> Path:
     parts += [f"L{config.learners}"] if config.learners > 1 else []
     parts += [f"m{config.first_member}"] if config.first_member else []
     parts += [f"spread{config.env_spread:g}"] if config.env_spread else []
+    parts += ["replay"] if config.schedule else []
+    parts += ["evolve"] if config.evolve and not any(e.selects for e in config.exchanges) else []
     parts += [_title(exchange) for exchange in config.exchanges]
     return Path("runs") / "__".join(parts)
 

@@ -11,6 +11,7 @@ import numpy as np
 from shoal.exchange.make import who_listens
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.files import replacing
+from shoal.runs.lineage import Lineage, ancestors, read_lineage
 from shoal.runs.metrics import read_metrics
 from shoal.types import ShoalError
 
@@ -66,8 +67,9 @@ def plot(runs: Sequence[Path], out: Path | None = None) -> list[Path]:
     """Draws every run, and several runs together; returns the files written.
 
     A run's own figures go to RUN/plots: `returns.png`, `losses.png`, `together.png`, `graph.png`,
-    `speed.png`, each where the run has something to show. With several runs `comparison.png` goes beside
-    the first run's folder. With `out` everything goes there, a folder per run if there are several.
+    `lineage.png`, `speed.png`, each where the run has something to show. With several runs
+    `comparison.png` goes beside the first run's folder. With `out` everything goes there, a folder per
+    run if there are several.
     """
     runs = [Path(run) for run in runs]
     if not runs:
@@ -77,7 +79,8 @@ def plot(runs: Sequence[Path], out: Path | None = None) -> list[Path]:
     written = []
     for run, table in tables.items():
         folder = run / "plots" if out is None else Path(out) / (labels[run] if len(tables) > 1 else "")
-        written += _plot_run(table, labels[run], folder) + _plot_graph(run, folder)
+        written += _plot_run(table, labels[run], folder)
+        written += _plot_graph(run, folder) + _plot_lineage(run, pivot(table, "return_mean"), folder)
     if len(tables) > 1:
         curves = {labels[run]: pivot(table, "return_mean") for run, table in tables.items()}
         comparison = (runs[0].resolve().parent if out is None else Path(out)) / "comparison.png"
@@ -154,6 +157,42 @@ def _plot_graph(run: Path, folder: Path) -> list[Path]:
     drawn = [graph for graph in graphs if graph is not None]
     name = lambda index: f"graph_{index}.png" if index else "graph.png"
     return [draw_graph(graph, folder / name(index)) for index, graph in enumerate(drawn)]
+
+
+def _plot_lineage(run: Path, returns: Curve, folder: Path) -> list[Path]:
+    """A population's family tree, where the run has one."""
+    if not (run / "lineage.csv").is_file():
+        return []
+    lineage, final = read_lineage(run), returns.values[-1]
+    best = int(np.nanargmax(final)) if np.isfinite(final).any() else 0
+    size = (8.0, 3.0 + 1.8 * len(lineage.hypers))
+    draw = partial(_draw_lineage, lineage=lineage, best=best, end=int(returns.steps[-1]))
+    return [_figure(folder / "lineage.png", draw, size)]
+
+
+def _draw_lineage(figure, lineage: Lineage, best: int, end: int) -> None:
+    """Who became whom above, the hyperparameters' paths below; the best learner's descent in colour."""
+    num_learners, line = lineage.parent.shape[1], ancestors(lineage, best)
+    steps = np.append(lineage.steps, max(end, int(lineage.steps[-1]) + 1))
+    heights = [1.6] + [1.0] * len(lineage.hypers)
+    tree, *paths = figure.subplots(1 + len(lineage.hypers), 1, sharex=True, height_ratios=heights)
+    tree.hlines(np.arange(num_learners), 0, steps[-1], color=LINK, linewidth=0.6, alpha=0.5)
+    for step, parents in zip(lineage.steps, lineage.parent, strict=True):
+        copied = np.flatnonzero(parents != np.arange(num_learners))
+        tree.vlines(np.full(len(copied), step), copied, parents[copied], color=LINK, linewidth=0.6)
+        tree.plot(np.full(len(copied), step), copied, "o", color=LINK, markersize=2.5)
+    tree.step(steps, np.append(line, line[-1]), where="post", color=PALETTE[0], linewidth=2.2)
+    tree.set(title="who became whom; the best learner's line of descent in colour", ylabel="learner")
+    for axes, (name, values) in zip(paths, lineage.hypers.items(), strict=True):
+        whole = np.vstack([values, values[-1:]])
+        axes.step(steps, whole, where="post", color=LINK, linewidth=0.6, alpha=0.5)
+        own = values[np.arange(len(line)), line]
+        axes.step(steps, np.append(own, own[-1]), where="post", color=PALETTE[0], linewidth=2.2)
+        axes.set(ylabel=name.replace("_", " "))
+        if values.min() > 0 and values.max() > 10 * values.min():
+            axes.set_yscale("log")
+    paths[-1].set_xlabel(_steps_label(num_learners))
+    _count_axis(paths[-1].xaxis)
 
 
 def speed(table: dict[str, np.ndarray]) -> Curve:

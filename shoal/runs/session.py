@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from shoal.runs.config import (
     write_config,
 )
 from shoal.runs.files import make_folder
+from shoal.runs.lineage import begin_lineage, extend_lineage, read_lineage, schedule_of
 from shoal.runs.metrics import MetricsWriter, write_summary
 from shoal.train import (
     Clock,
@@ -86,6 +88,14 @@ def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool 
     return Session(folder, trainer, state, meta["iteration"] * config.algo.batch_size, Clock(**meta["clock"]))
 
 
+def replayed(folder: Path) -> TrainConfig:
+    """One learner along the hyperparameters of a population's best line of descent."""
+    opened = open_run(folder)
+    schedule = schedule_of(read_lineage(folder), opened.best)
+    plan = [[step, values] for step, values in schedule]
+    return replace(opened.config, learners=1, exchanges=(), evolve=(), schedule=plan)
+
+
 def resumable(folder: Path, config: TrainConfig) -> dict | None:
     """What is recorded of the newest checkpoint there, if it is of a run with these settings."""
     saved = folder / "config.yaml"
@@ -112,11 +122,19 @@ def watch(session: Session) -> Generator[Report, None, None]:
     However it ends, by itself, closed early or by an error, what was reached is saved.
     """
     report, saved_step, saved_at, best = None, session.resumed_step, time.monotonic(), -np.inf
+    evolved = tuple(session.trainer.config.priors)
+    if session.trainer.config.selection_every:
+        hypers = jax.device_get(session.state.cohort.hypers)._asdict()
+        begin_lineage(session.folder, {name: hypers[name] for name in evolved}, session.resumed_step)
     try:
         with MetricsWriter(session.folder, session.resumed_step) as metrics:
             for report in pulses(session.trainer, session.state):
                 report = report.after(session.clock)
                 check_finite(report)
+                if report.selected:
+                    values = {name: report.metrics[f"hypers/{name}"] for name in evolved}
+                    who, score = report.metrics["population/parent"], report.metrics["population/score"]
+                    extend_lineage(session.folder, report.step, who, score, values)
                 if report.due:
                     metrics.write(report.step, report.seconds, speeds(report) | report.metrics)
                 yield report

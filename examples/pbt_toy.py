@@ -1,0 +1,45 @@
+"""The toy of the PBT paper (Jaderberg et al. 2017, figure 2), drawn into pbt_toy.png."""
+
+from collections import namedtuple
+
+import jax
+import jax.numpy as jnp
+from matplotlib.figure import Figure
+
+from shoal.exchange.exploration import Prior, explore
+from shoal.exchange.selection import take_over, truncation
+from shoal.types import LearnerState
+
+Hypers = namedtuple("Hypers", "h0 h1")
+PRIORS = dict.fromkeys(Hypers._fields, Prior("uniform", 0.0, 1.0))
+PANELS = {"PBT": (1, 1), "exploit only": (1, 0), "explore only": (0, 1), "grid search": (0, 0)}
+STEPS, EVERY, RATE = 200, 5, 0.02
+quality = lambda theta: 1.2 - jnp.sum(theta**2, -1)
+
+
+@jax.jit
+def train(key, exploits, explores):
+    """theta <- theta + RATE dq/dtheta, q = 1.2 - h . theta^2, for the sake of Q = 1.2 - theta . theta."""
+
+    def step(workers, now):
+        key_select, key_explore = jax.random.split(jax.random.fold_in(key, now))
+        theta = workers.params - 2 * RATE * jnp.stack(workers.hypers, 1) * workers.params
+        parent, mutate = truncation(0.5)(key_select, quality(theta), jnp.full(2, now % EVERY == 0))
+        copied = lambda yes: jnp.where(yes, parent, jnp.arange(2))
+        # Unless h is then explored each keeps its own: two equal workers would learn nothing more.
+        state = take_over(workers._replace(params=theta), copied(exploits), copied(exploits & explores))
+        h = explore(PRIORS, key_explore, state.hypers, jnp.logical_and(mutate, explores), resample=0)
+        return state._replace(hypers=h), theta
+
+    workers = LearnerState(jnp.full((2, 2), 0.9), (), (), Hypers(*jnp.eye(2)), ())
+    return jax.lax.scan(step, workers, jnp.arange(1, STEPS + 1))[1]  # (step, worker, 2)
+
+
+if __name__ == "__main__":
+    figure = Figure(figsize=(12, 3), layout="constrained")
+    for panel, name in zip(figure.subplots(1, 4, sharex=True, sharey=True), PANELS, strict=True):
+        theta = train(jax.random.key(0), *PANELS[name])
+        print(f"{name:>12}: best Q {quality(theta).max():.4f}")
+        panel.plot(theta[:, :, 0], theta[:, :, 1], ".", markersize=3)
+        panel.set(title=name, xlabel="theta 0", ylabel="theta 1")
+    figure.savefig("pbt_toy.png")
