@@ -25,10 +25,10 @@ from shoal.envs.make import make
 from shoal.envs.worlds import drawn, given, same
 from shoal.exchange.exploration import Prior, read_priors
 from shoal.exchange.make import ExchangeConfig, make_exchange
+from shoal.exchange.population import check_schedule, follow
 from shoal.exchange.population import drawn as drawn_hypers
-from shoal.exchange.population import follow
 from shoal.exchange.schedule import chain
-from shoal.learners.ppo import PPOConfig, ppo
+from shoal.learners.ppo import Hypers, PPOConfig, ppo
 from shoal.mesh import ROWS, WHOLE, group_size, make_mesh, on_each_device
 from shoal.networks import NetworkMaker
 from shoal.types import (
@@ -107,9 +107,13 @@ class TrainConfig:
         if self.exchanges and self.learners < 2:
             raise ShoalError("an exchange needs at least 2 learners: say --learners")
         if self.algo.prox_coef and not any(exchange.mixes for exchange in self.exchanges):
-            raise ShoalError(
-                "prox_coef stays near what was last received: it needs an exchange of parameters"
-            )
+            raise ShoalError("prox_coef stays near what was received: it needs an exchange of parameters")
+        if sum(exchange.selects for exchange in self.exchanges) > 1:
+            raise ShoalError("a population has one rule of selection, not several")
+        planned = check_schedule(self.schedule) if self.schedule else ()
+        if unknown := sorted({*self.priors, *planned} - {*Hypers._fields}):
+            there = ", ".join(Hypers._fields)
+            raise ShoalError(f"no hyperparameters are called {', '.join(unknown)}; there are {there}")
 
     @property
     def num_iterations(self) -> int:
@@ -314,7 +318,7 @@ def make_trainer(
         mesh,
         jax.jit(begin, out_shardings=placed),
         jax.jit(advance, out_shardings=(placed, divided)),
-        jax.jit(partial(compare, learner, tuple(config.priors))),
+        jax.jit(partial(compare, learner, (*config.priors, *(config.schedule or [(0, {})])[0][1]))),
     )
 
 
@@ -392,7 +396,7 @@ def pulses(trainer: Trainer, state: TrainState) -> Iterator[Report]:
         valid_steps += int(np.sum(pulse.valid_steps))
         due, selected = iteration == row, bool(selects) and iteration == ranking
         metrics = pulse.metrics | scores(state.worlds.episodes)
-        if (due or selected) and config.learners > 1:
+        if due or selected:
             metrics |= jax.device_get(trainer.compare(state)) | trainer.exchange.account(metrics)
         yield Report(
             iteration=iteration,
@@ -429,7 +433,8 @@ def standing(episodes: Episodes, samples: Array) -> Standing:
 def compare(learner: Learner, evolved: tuple[str, ...], state: TrainState) -> dict[str, Array]:
     """What a row of metrics says of the learners side by side."""
     hypers = {f"hypers/{name}": getattr(state.cohort.hypers, name) for name in evolved}
-    return hypers | disagreement(learner, state)
+    alone = state.keys.shape[0] == 1
+    return hypers if alone else hypers | disagreement(learner, state)
 
 
 def disagreement(learner: Learner, state: TrainState) -> dict[str, Array]:

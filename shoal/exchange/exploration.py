@@ -75,7 +75,7 @@ def read_priors(names: Iterable[str]) -> dict[str, Prior]:
     """
     priors = {}
     for text in names:
-        name, equals, prior = text.partition("=")
+        name, equals, prior = str(text).partition("=")
         if not equals and name not in PRIORS:
             raise ShoalError(f"{name} has no usual prior: write {name}=log 1e-5 1e-2, or the like")
         priors[name.strip()] = read_prior(prior) if equals else PRIORS[name]

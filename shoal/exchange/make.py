@@ -116,7 +116,7 @@ class ExchangeConfig:
     """How many others a learner meets in a tournament."""
     resample: float = 0.25
     """How often a changed hyperparameter is drawn anew instead of perturbed."""
-    min_episodes: int = 10
+    min_episodes: int = 20
     """Episodes a learner must have finished since it was last replaced, to be ranked."""
     warm_up: int = 0
     """Updates before the first selection."""
@@ -133,6 +133,8 @@ class ExchangeConfig:
                 raise ShoalError(
                     f"exchange {self.exchange} has no use for {', '.join(idle)}: for {kinds} only"
                 )
+        if self.warm_up < 0 or self.min_episodes < 1:
+            raise ShoalError("warm_up must not be negative, and min_episodes at least 1")
         if self.noise_multiplier and self.clip is None:
             raise ShoalError("noise_multiplier needs clip, the bound that the noise is measured by")
         if self.noise_multiplier and self.share_statistics:
@@ -230,7 +232,7 @@ def selecting_exchange(config: ExchangeConfig, priors: Mapping[str, Prior]) -> E
         rules[config.exchange](),
         priors,
         min_episodes=config.min_episodes,
-        warm_up=-(-config.warm_up // config.local_updates),
+        warm_up=config.warm_up // config.local_updates,
         resample=config.resample,
     )
     return every(config.local_updates, participate(config.participation, exchange))

@@ -1,6 +1,7 @@
 """Populations: learners are ranked, the worst become copies of the best, and what they became is changed."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +11,14 @@ from shoal import trees
 from shoal.exchange import exploration
 from shoal.exchange.exploration import Prior
 from shoal.exchange.selection import Rule, take_over
-from shoal.types import Exchange, ExchangeMemory, LearnerState, Tree
+from shoal.types import Exchange, ExchangeMemory, LearnerState, ShoalError, Tree
 
 
 def population(
     rule: Rule,
     priors: Mapping[str, Prior],
     *,
-    min_episodes: int = 10,
+    min_episodes: int = 20,
     warm_up: int = 0,
     resample: float = 0.25,
 ) -> Exchange:
@@ -71,6 +72,22 @@ def follow(schedule: Sequence[tuple[int, Mapping[str, float]]]) -> Exchange:
         return ExchangeMemory((), updates), planned(cohort, updates), {}
 
     return Exchange(lambda cohort: (ExchangeMemory((), jnp.int32(0)), planned(cohort, jnp.int32(0))), apply)
+
+
+def check_schedule(schedule: Any) -> list[str]:
+    """The names that a plan sets; raises where it is none."""
+    entries = schedule if isinstance(schedule, list | tuple) else []
+    pairs = [e for e in entries if isinstance(e, list | tuple) and len(e) == 2 and isinstance(e[1], dict)]
+    steps = [step for step, _ in pairs]
+    names = list(pairs[0][1]) if pairs else []
+    whole = pairs and len(pairs) == len(entries) and all(list(values) == names for _, values in pairs)
+    numbers = [*steps, *(x for _, values in pairs for x in values.values())]
+    real = all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers)
+    if not (whole and real and names) or steps[0] != 0 or steps != sorted(steps):
+        raise ShoalError(
+            "a schedule is a list of [step, {name: number}], steps rising from 0, the same names each time"
+        )
+    return names
 
 
 def drawn(priors: Mapping[str, Prior], keys: Array, hypers: Tree) -> Tree:

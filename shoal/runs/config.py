@@ -58,9 +58,11 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
         raise ShoalError("no environment is named")
     if isinstance(settings.get("hidden"), list | int):
         settings["hidden"] = tuple(np.atleast_1d(settings["hidden"]).tolist())
+    if settings.get("evolve") is not None and not isinstance(settings["evolve"], list | tuple | str):
+        raise ShoalError("evolve must be a list of names, each with or without =PRIOR")
     if isinstance(settings.get("evolve"), list | str):
         evolve = settings["evolve"]
-        settings["evolve"] = (evolve,) if isinstance(evolve, str) else tuple(evolve)
+        settings["evolve"] = (evolve,) if isinstance(evolve, str) else tuple(str(name) for name in evolve)
     if isinstance(settings.get("env_params"), str | Path):
         settings["env_params"] = load_params(settings["env_params"])
     try:

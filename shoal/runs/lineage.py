@@ -34,7 +34,9 @@ def begin_lineage(folder: Path, hypers: dict[str, np.ndarray], resumed_step: int
         write_text(path, ",".join((*LEADING, *hypers)) + "\n")
         num_learners = len(next(iter(hypers.values())))
         extend_lineage(folder, 0, np.arange(num_learners), np.full(num_learners, np.nan), hypers)
-    elif path.exists():
+    else:
+        if not path.is_file():
+            raise ShoalError(f"{path} is gone; bring it back, or start over with --clobber")
         header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         kept = [line for line in lines if line.endswith("\n") and int(line.split(",")[0]) <= resumed_step]
         write_text(path, "".join([header, *kept]))
@@ -62,8 +64,12 @@ def read_lineage(folder: Path) -> Lineage:
         raise ShoalError(f"{folder} has no lineage.csv: it is not a population's run")
     with disk_errors("read", path), path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    steps = np.unique([int(row["step"]) for row in rows])
-    shape = (len(steps), len(rows) // len(steps))
+    steps, counts = np.unique([int(row["step"]) for row in rows], return_counts=True)
+    if not len(steps):
+        raise ShoalError(f"{path} is empty")
+    steps = steps[counts == counts[0]]  # a run that was killed may have left half an event
+    shape = (len(steps), int(counts[0]))
+    rows = rows[: shape[0] * shape[1]]
     column = lambda name: np.array([float(row[name] or "nan") for row in rows]).reshape(shape)
     names = [name for name in rows[0] if name not in LEADING]
     parent = column("parent").astype(int)

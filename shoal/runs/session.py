@@ -92,7 +92,7 @@ def replayed(folder: Path) -> TrainConfig:
     """One learner along the hyperparameters of a population's best line of descent."""
     opened = open_run(folder)
     schedule = schedule_of(read_lineage(folder), opened.best)
-    plan = [[step, values] for step, values in schedule]
+    plan = [[step, values] for step, values in schedule if step <= opened.step]
     return replace(opened.config, learners=1, exchanges=(), evolve=(), schedule=plan)
 
 
@@ -289,7 +289,7 @@ def choose(opened: Opened, which: str) -> tuple[list[int | str], LearnerState]:
     All learners of a federation include their mean.
     """
     num = opened.config.learners
-    if which == "all" and opened.config.exchanges:
+    if which == "all" and any(not exchange.selects for exchange in opened.config.exchanges):
         with_mean = jax.tree.map(lambda *rows: np.concatenate(rows), opened.cohort, merged(opened.cohort))
         return [*range(num), "mean"], with_mean
     if which == "all":

@@ -122,6 +122,15 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
             "exchange gossip has no use for server",
         ),
         ({"exchange": "neighbours", "comm_matrix": "nowhere.json"}, "nowhere.json: there is no such file"),
+        ({"evolve": ["luck=log 1e-5 1e-2"]}, "no hyperparameters are called luck; there are learning_rate"),
+        ({"evolve": 3}, "evolve must be a list of names"),
+        (
+            {"exchange": [{"exchange": "truncation"}, {"exchange": "winner"}]},
+            "a population has one rule of selection, not several",
+        ),
+        ({"schedule": [[0, {"gamma": 0.9}], [9, {}]]}, "a schedule is a list of"),
+        ({"schedule": [[5, {"gamma": 0.9}]]}, "a schedule is a list of"),
+        ({"schedule": [[0, {"luck": 0.9}]]}, "no hyperparameters are called luck"),
         ({"env_spread": 0.1, "env_params": []}, "drawn .env_spread. or given .env_params., not both"),
     ],
 )
