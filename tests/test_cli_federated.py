@@ -179,7 +179,7 @@ def write(name, text):
         ("--comm-matrix m.json", "comm_matrix without an exchange"),
         (
             "--prox-coef 0.1",
-            "prox_coef stays near what was last received: it needs an exchange of parameters",
+            "prox_coef stays near what was received: it needs an exchange of parameters",
         ),
         ("--prox-coef 0.1 --exchange neighbours", "it needs an exchange of parameters"),
         ("--exchange average --noise-multiplier 1", "noise_multiplier needs clip"),
