@@ -23,12 +23,12 @@ from shoal.collect import begin as begin_worlds
 from shoal.envs.host import raise_crash
 from shoal.envs.make import make
 from shoal.envs.worlds import drawn, given, same
-from shoal.exchange.exploration import Prior, read_priors
+from shoal.exchange.exploration import Prior, check_names, read_priors
 from shoal.exchange.make import ExchangeConfig, make_exchange
 from shoal.exchange.population import check_schedule, follow
 from shoal.exchange.population import drawn as drawn_hypers
 from shoal.exchange.schedule import chain
-from shoal.learners.ppo import Hypers, PPOConfig, ppo
+from shoal.learners.ppo import PPOConfig, ppo
 from shoal.mesh import ROWS, WHOLE, group_size, make_mesh, on_each_device
 from shoal.networks import NetworkMaker
 from shoal.types import (
@@ -110,10 +110,8 @@ class TrainConfig:
             raise ShoalError("prox_coef stays near what was received: it needs an exchange of parameters")
         if sum(exchange.selects for exchange in self.exchanges) > 1:
             raise ShoalError("a population has one rule of selection, not several")
-        planned = check_schedule(self.schedule) if self.schedule else ()
-        if unknown := sorted({*self.priors, *planned} - {*Hypers._fields}):
-            there = ", ".join(Hypers._fields)
-            raise ShoalError(f"no hyperparameters are called {', '.join(unknown)}; there are {there}")
+        if self.schedule is not None:
+            check_schedule(self.schedule)
 
     @property
     def num_iterations(self) -> int:
@@ -130,6 +128,11 @@ class TrainConfig:
         """What learners draw, and populations change."""
         selects = any(exchange.selects for exchange in self.exchanges)
         return read_priors(self.evolve or (EVOLVED if selects else ()))
+
+    @property
+    def evolving(self) -> tuple[str, ...]:
+        """The hyperparameters that are not the same for every learner at all times."""
+        return (*self.priors, *(self.schedule[0][1] if self.schedule else ()))
 
     @property
     def selection_every(self) -> int | None:
@@ -253,6 +256,8 @@ def make_trainer(
     num_devices = mesh.shape["learners"]
     group = config.learners // num_devices if config.shares_gradients else group_size(mesh, config.learners)
     learner = make_learner(config, recipe.spec, network)
+    hypers = jax.eval_shape(learner.init, jax.random.key(0)).hypers
+    check_names(config.evolving, hypers)
     exchange = exchange or make_exchange(
         config.exchanges,
         learner,
@@ -318,7 +323,7 @@ def make_trainer(
         mesh,
         jax.jit(begin, out_shardings=placed),
         jax.jit(advance, out_shardings=(placed, divided)),
-        jax.jit(partial(compare, learner, (*config.priors, *(config.schedule or [(0, {})])[0][1]))),
+        jax.jit(partial(disagreement, learner)),
     )
 
 
@@ -383,6 +388,7 @@ def pulses(trainer: Trainer, state: TrainState) -> Iterator[Report]:
     began = time.perf_counter()
     iteration, count, valid_steps = int(state.iteration), 1, 0
     advance = trainer.advance.lower(state, jnp.int32(1)).compile()
+    compare = trainer.compare.lower(state).compile() if config.learners > 1 else None
     compile_seconds = time.perf_counter() - began
     selects = config.selection_every
     while iteration < config.num_iterations:
@@ -397,7 +403,10 @@ def pulses(trainer: Trainer, state: TrainState) -> Iterator[Report]:
         due, selected = iteration == row, bool(selects) and iteration == ranking
         metrics = pulse.metrics | scores(state.worlds.episodes)
         if due or selected:
-            metrics |= jax.device_get(trainer.compare(state)) | trainer.exchange.account(metrics)
+            hypers = jax.device_get(state.cohort.hypers)
+            metrics |= {f"hypers/{name}": getattr(hypers, name) for name in config.evolving}
+        if due and compare:
+            metrics |= jax.device_get(compare(state)) | trainer.exchange.account(metrics)
         yield Report(
             iteration=iteration,
             step=iteration * config.algo.batch_size,
@@ -428,13 +437,6 @@ def standing(episodes: Episodes, samples: Array) -> Standing:
     returns = jnp.where(jnp.any(known, 1), total / jnp.maximum(jnp.sum(known, 1), 1), jnp.nan)
     present = jnp.ones(samples.shape, bool)
     return Standing(samples.astype(jnp.float32), returns, episodes.finished, present)
-
-
-def compare(learner: Learner, evolved: tuple[str, ...], state: TrainState) -> dict[str, Array]:
-    """What a row of metrics says of the learners side by side."""
-    hypers = {f"hypers/{name}": getattr(state.cohort.hypers, name) for name in evolved}
-    alone = state.keys.shape[0] == 1
-    return hypers if alone else hypers | disagreement(learner, state)
 
 
 def disagreement(learner: Learner, state: TrainState) -> dict[str, Array]:

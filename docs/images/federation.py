@@ -10,7 +10,8 @@ import numpy as np
 
 import shoal
 from shoal.envs import worlds
-from shoal.exchange.topology import load_matrix, read_matrix
+from shoal.exchange.topology import read_matrix
+from shoal.runs.files import read_json
 from shoal.runs.plot import draw_graph
 
 HERE = Path(__file__).parent
@@ -48,5 +49,5 @@ left.legend(frameon=False, loc="upper left")
 figure.tight_layout()
 figure.savefig(HERE / "federation.png", dpi=130)
 
-matrix = load_matrix(HERE.parent.parent / "examples" / "graphs" / "two_pairs.json")
+matrix = read_json(HERE.parent.parent / "examples" / "graphs" / "two_pairs.json")
 draw_graph(read_matrix(matrix, 4), HERE / "two_pairs.png")

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from shoal.envs.builtin import BUILTIN
+from shoal.envs.gym_worlds import OURS
 from shoal.types import EnvSpec, ShoalError, Tree
 
 _MEMBER, _UNSEEN = 77, 78
@@ -54,23 +54,6 @@ def between(worlds: Tree, num: int, seed: int) -> Tree:
     """
     random = np.random.default_rng([seed, _UNSEEN])
     return jax.tree.map(lambda x: np.float32(random.uniform(np.min(x), np.max(x), num)), worlds)
-
-
-def load_params(path: str | Path) -> Any:
-    """What a file of parameters says; `given` makes worlds of it."""
-    path = Path(path)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once_each)
-    except FileNotFoundError as error:
-        raise ShoalError(f"no file {path} with the worlds' parameters") from error
-    except OSError as error:
-        raise ShoalError(f"cannot read {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise ShoalError(f"{path} is not JSON, which is how worlds' parameters are written") from error
-    except json.JSONDecodeError as error:
-        raise ShoalError(f"{path} is not JSON: {error.msg} in line {error.lineno}") from error
-    except ShoalError as error:
-        raise ShoalError(f"{path}: {error}") from error
 
 
 def given(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
@@ -142,25 +125,16 @@ def _nothing_physical(spec: EnvSpec) -> ShoalError:
     backend = {"envpool": "EnvPool", "gym": "Gymnasium"}.get(spec.backend, spec.backend)
     return ShoalError(
         f"{spec.name} by {backend} has no physical parameters, so its worlds cannot differ; "
-        f"use a built-in environment: {', '.join(BUILTIN)}"
+        f"these have some: {', '.join([*BUILTIN, *OURS])}, and what declares its own (docs/worlds.md)"
     )
 
 
 def _nothing_to_spread(spec: EnvSpec) -> ShoalError:
     return ShoalError(
         f"{spec.name} by {spec.backend} does not say how its parameters may differ; "
-        f"fill `EnvSpec.spread`, or give the worlds in a file"
+        f"fill {'its `world_spread`' if spec.backend == 'gym' else '`EnvSpec.spread`'}, "
+        f"or give the worlds in a file"
     )
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, in which nothing is said twice."""
-    found = {}
-    for name, value in pairs:
-        if name in found:
-            raise ShoalError(f"{name!r} is there twice; keep one of them")
-        found[name] = value
-    return found
 
 
 def _learners(data: Any) -> tuple[int, list[Any]]:

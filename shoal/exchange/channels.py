@@ -12,7 +12,7 @@ from jax import Array
 
 from shoal.types import ShoalError
 
-Channel: TypeAlias = Callable[[Array, Array], Array]
+Alteration: TypeAlias = Callable[[Array, Array], Array]
 """(key, delta (L, D), one row per learner: the change it wants to send) -> what arrives (L, D)"""
 
 ATTACKS: dict[str, Callable[[Array, Array, float], Array]] = {
@@ -24,7 +24,7 @@ ATTACKS: dict[str, Callable[[Array, Array, float], Array]] = {
 """What a liar sends, from (key, delta, strength)."""
 
 
-def attack(kind: str, bad: int, strength: float) -> Channel:
+def attack(kind: str, bad: int, strength: float) -> Alteration:
     """The last `bad` learners lie: delta_i <- ATTACKS[kind](delta_i) for i >= L - bad.
 
     >>> attack("sign-flip", 1, 10.0)(jax.random.key(0), jnp.array([[1.0], [2.0], [3.0]])).tolist()
@@ -44,7 +44,7 @@ def attack(kind: str, bad: int, strength: float) -> Channel:
     return send
 
 
-def privatise(clip: float, noise_multiplier: float) -> Channel:
+def privatise(clip: float, noise_multiplier: float) -> Alteration:
     """delta_i min(1, clip / ||delta_i||) + noise_multiplier clip N(0, I) (Abadi et al. 2016).
 
     A message whose norm is not finite is sent as 0, plus noise: clipping cannot bound it. Row i has the

@@ -133,9 +133,7 @@ def explore(
     `hypers` is a named tuple of (L,) arrays. A learner's draws depend on the key, its index and the place
     of the hyperparameter among the fields, on nothing else.
     """
-    if unknown := [name for name in priors if name not in hypers._fields]:
-        there = ", ".join(hypers._fields)
-        raise ShoalError(f"no hyperparameters are called {', '.join(unknown)}; there are {there}")
+    check_names(priors, hypers)
     if not 0 <= resample <= 1:
         raise ShoalError(f"resample must be between 0 and 1, not {resample}")
     if not factors or not all(0 < f < math.inf for f in factors):
@@ -153,6 +151,13 @@ def explore(
         return jnp.where(mutate, jax.vmap(changed)(keys, before), before)
 
     return hypers._replace(**{name: explored(name, prior) for name, prior in priors.items()})
+
+
+def check_names(names: Iterable[str], hypers: Tree) -> None:
+    """Raise where a learner has no hyperparameter of a name."""
+    if unknown := [name for name in names if name not in hypers._fields]:
+        there = ", ".join(hypers._fields)
+        raise ShoalError(f"no hyperparameters are called {', '.join(unknown)}; there are {there}")
 
 
 def _one_of(numbers: Sequence[float], key: Array, shape: tuple[int, ...]) -> Array:

@@ -12,7 +12,7 @@ from shoal.exchange.exploration import Prior
 from shoal.exchange.mixing import Channel, Rule
 from shoal.exchange.neighbours import anchor, neighbours, neighbours_in_pairs
 from shoal.exchange.population import population
-from shoal.exchange.schedule import chain, every, none, participate, select, together
+from shoal.exchange.schedule import chain, every, participate, select, together
 from shoal.types import Exchange, Learner, ShoalError, check_choices
 
 MIXING = "those that mix parameters"
@@ -188,37 +188,22 @@ def make_exchange(
     `anchored` learners stay near what they last received; their rows are divided over `num_devices`,
     which evaluate `group` policies at a time.
     """
-    links = [
-        selecting_exchange(config, priors or {})
-        if config.selects
-        else one_exchange(config, learner, num_learners, anchored, seed, num_devices, group)
-        for config in configs
-        if config.exchange not in ("none", "gradients")
-    ]
-    exchange = links[0] if len(links) == 1 else chain(*links) if links else none()
+
+    def link(config: ExchangeConfig) -> Exchange:
+        """Mixing, then what depends on the mixed parameters; or a selection."""
+        links = [mixing_exchange(config, num_learners, seed)] if config.mixes else []
+        if config.penalises:
+            links.append(penalty_exchange(config, learner, num_learners, seed, num_devices, group))
+        if config.selects:
+            links.append(selecting_exchange(config, priors or {}))
+        elif anchored:
+            links.append(anchor())
+        return every(config.local_updates, participate(config.participation, chain(*links)))
+
+    exchange = chain(*(link(config) for config in configs if config.exchange not in ("none", "gradients")))
     asked = [c.common_start for c in configs if c.common_start is not None]
     start = any(asked) if asked else any(c.mixes or c.exchange == "gradients" for c in configs)
     return together(exchange) if start else exchange
-
-
-def one_exchange(
-    config: ExchangeConfig,
-    learner: Learner,
-    num_learners: int,
-    anchored: bool,
-    seed: int,
-    num_devices: int,
-    group: int,
-) -> Exchange:
-    """One link: mixing, then what depends on the mixed parameters, now and then, among some."""
-    links = []
-    if config.mixes:
-        links.append(mixing_exchange(config, num_learners, seed))
-    if config.penalises:
-        links.append(penalty_exchange(config, learner, num_learners, seed, num_devices, group))
-    if anchored:
-        links.append(anchor())
-    return every(config.local_updates, participate(config.participation, chain(*links)))
 
 
 def selecting_exchange(config: ExchangeConfig, priors: Mapping[str, Prior]) -> Exchange:
@@ -228,14 +213,13 @@ def selecting_exchange(config: ExchangeConfig, priors: Mapping[str, Prior]) -> E
         "winner": selection.winner,
         "tournament": lambda: selection.tournament(config.rivals),
     }
-    exchange = population(
+    return population(
         rules[config.exchange](),
         priors,
         min_episodes=config.min_episodes,
         warm_up=config.warm_up // config.local_updates,
         resample=config.resample,
     )
-    return every(config.local_updates, participate(config.participation, exchange))
 
 
 def mixing_exchange(config: ExchangeConfig, num_learners: int, seed: int) -> Exchange:
@@ -273,16 +257,10 @@ def rule_for(config: ExchangeConfig, num_learners: int, seed: int) -> Rule:
 
 def robust_bad(config: ExchangeConfig, num_learners: int) -> int:
     """How many liars to allow for: what was asked, or a third, or as many as the rule can."""
-    if config.bad is not None:
-        robust.check_bad(config.exchange, num_learners, config.bad)
-        return config.bad
-    for bad in range(num_learners // 3, -1, -1):
-        try:
-            robust.check_bad(config.exchange, num_learners, bad)
-            return bad
-        except ShoalError:
-            continue
-    raise ShoalError(f"{config.exchange} needs more than {num_learners} learners")
+    if config.bad is None:
+        return min(num_learners // 3, robust.largest_bad(config.exchange, num_learners))
+    robust.check_bad(config.exchange, num_learners, config.bad)
+    return config.bad
 
 
 def penalty_exchange(

@@ -16,16 +16,10 @@ from jax import Array
 
 from shoal import trees
 from shoal.exchange import channels
-from shoal.exchange.channels import Compressor
-from shoal.exchange.robust import mean
+from shoal.exchange.channels import Alteration, Compressor
+from shoal.exchange.robust import Aggregator, mean, median
 from shoal.ops.statistics import Running, pool, variance
 from shoal.types import Exchange, ExchangeMemory, LearnerState, ShoalError, Standing, Tree
-
-Aggregator: TypeAlias = Callable[[Array, Array], Array]
-"""(messages (L, D), weight (L,)) -> (D,); a weight of 0 is a learner who is not there."""
-
-Alteration: TypeAlias = Callable[[Array, Array], Array]
-"""(key, delta (L, D)) -> delta (L, D): what an attack or noise makes of the changes learners send."""
 
 
 class Rule(NamedTuple):
@@ -211,7 +205,7 @@ def from_server(aggregate: Aggregator, robust: bool = False) -> Rule:
         return jnp.broadcast_to(aggregate(messages, weight), own.shape)
 
     def merge(key, statistics, weight):
-        merged = typical(statistics, weight) if robust else together(statistics, weight)
+        merged = typical(statistics, weight) if robust else pooled(statistics, weight)
         return jax.tree.map(lambda one, rows: jnp.broadcast_to(one, rows.shape), merged, statistics)
 
     return Rule(combine, merge, broadcast=True, copies=1)
@@ -283,7 +277,7 @@ def linear(matrix: np.ndarray) -> Callable[[Array], Array]:
     return product
 
 
-def together(statistics: Running, weight: Array) -> Running:
+def pooled(statistics: Running, weight: Array) -> Running:
     """All data as one sample, each learner's counting by its weight; the count is a learner's mean share.
 
     So mean and variance are those of the pooled data, and merging again and again counts nothing twice.
@@ -294,12 +288,7 @@ def together(statistics: Running, weight: Array) -> Running:
 
 def typical(statistics: Running, weight: Array) -> Running:
     """The median learner's statistics, coordinate by coordinate, which a few liars cannot move far."""
-    here = weight > 0
-
-    def middle(x: Array) -> Array:
-        present = here.reshape(-1, *[1] * (x.ndim - 1))
-        return jnp.nanmedian(jnp.where(present, x, jnp.nan), 0)
-
+    middle = lambda x: median()(x.reshape(x.shape[0], -1), weight).reshape(x.shape[1:])
     spread = jax.vmap(variance)(statistics)
     count = middle(statistics.count)
     return Running(count, middle(statistics.mean), middle(spread) * count)

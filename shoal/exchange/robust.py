@@ -143,18 +143,31 @@ def check_bad(rule: str, num_learners: int, bad: int) -> None:
     Traceback (most recent call last):
     shoal.types.ShoalError: krum withstands at most 2 bad of 8 learners, not 3 (it needs 2 bad + 3 <= 8)
     """
-    if rule not in RULES:
-        raise ShoalError(f"no rule {rule!r} to aggregate by; there are {', '.join(RULES)}")
     _check_count("bad", bad, 0)
-    margin = 3 if rule in ("krum", "multi-krum") else 1
-    if num_learners < margin:
-        raise ShoalError(f"{rule} needs {margin} or more learners, not {num_learners}")
-    largest = (num_learners - margin) // 2
+    largest = largest_bad(rule, num_learners)
     if bad > largest:
         raise ShoalError(
             f"{rule} withstands at most {largest} bad of {num_learners} learners, not {bad} "
-            f"(it needs 2 bad + {margin} <= {num_learners})"
+            f"(it needs 2 bad + {_margin(rule)} <= {num_learners})"
         )
+
+
+def largest_bad(rule: str, num_learners: int) -> int:
+    """How many liars among n a rule withstands.
+
+    >>> largest_bad("median", 9), largest_bad("krum", 9)
+    (4, 3)
+    """
+    if rule not in RULES:
+        raise ShoalError(f"no rule {rule!r} to aggregate by; there are {', '.join(RULES)}")
+    if num_learners < _margin(rule):
+        raise ShoalError(f"{rule} needs {_margin(rule)} or more learners, not {num_learners}")
+    return (num_learners - _margin(rule)) // 2
+
+
+def _margin(rule: str) -> int:
+    """n - 2 bad must be at least this."""
+    return 3 if rule in ("krum", "multi-krum") else 1
 
 
 def _check_count(name: str, value: int, least: int) -> None:

@@ -7,7 +7,6 @@ import json
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,24 +151,6 @@ def spectral_gap(weights: np.ndarray) -> float:
     return float(1 - values[1]) if len(values) > 1 else 1.0
 
 
-def load_matrix(path: str | Path) -> Any:
-    """The parsed JSON of a communication file, as `read_matrix` takes it and a config can store it."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise ShoalError(f"{path}: there is no such file; give the path of a communication matrix") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ShoalError(f"{path}: cannot be read as text: {error}") from error
-    try:
-        return json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(path, pairs))
-    except json.JSONDecodeError as error:
-        message = f"{error.msg} at line {error.lineno}, column {error.colno}"
-        raise ShoalError(f"{path}: not JSON: {message}") from error
-    except (ValueError, RecursionError) as error:
-        raise ShoalError(f"{path}: not JSON that can be read: {error}") from error
-
-
 def read_matrix(data: Any, num_learners: int, symmetrise: bool = False) -> np.ndarray:
     """W (num_learners, num_learners) from parsed JSON: i -> j -> how much learner i listens to j.
 
@@ -298,16 +279,6 @@ def _divide_rows(matrix: np.ndarray) -> np.ndarray:
     matrix = np.asarray(matrix, np.float64)
     total = matrix.sum(1, keepdims=True)
     return (matrix / np.where(total == 0, 1.0, total)).astype(np.float32)
-
-
-def _without_repeats(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, whose repeated keys Python would silently drop."""
-    found = {}
-    for key, value in pairs:
-        if key in found:
-            raise ShoalError(f"{path}: {_brief(key)} is named twice in one object; keep one of them")
-        found[key] = value
-    return found
 
 
 def _named_entries(data: Any, num_learners: int) -> dict[tuple[int, int], float]:

@@ -11,11 +11,9 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from shoal.envs.worlds import load_params
 from shoal.exchange.make import ExchangeConfig
-from shoal.exchange.topology import load_matrix
 from shoal.learners.ppo import PPOConfig
-from shoal.runs.files import disk_errors, write_text
+from shoal.runs.files import disk_errors, read_json, write_text
 from shoal.train import TrainConfig
 from shoal.types import ShoalError
 
@@ -64,7 +62,7 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
         evolve = settings["evolve"]
         settings["evolve"] = (evolve,) if isinstance(evolve, str) else tuple(str(name) for name in evolve)
     if isinstance(settings.get("env_params"), str | Path):
-        settings["env_params"] = load_params(settings["env_params"])
+        settings["env_params"] = read_json(settings["env_params"])
     try:
         exchanges = read_exchanges({k: v for k, v in settings.items() if k in EXCHANGE_NAMES})
         learner = algo(**{k: v for k, v in settings.items() if k in inner})
@@ -110,7 +108,7 @@ def _exchange(settings: dict[str, Any]) -> ExchangeConfig:
     if (kind := settings.get("exchange", "none")) not in names:
         raise ShoalError(f"unknown exchange {kind!r}; choose from {', '.join(names)}")
     matrix, parts = settings.get("comm_matrix"), settings.get("parts", ())
-    matrix = load_matrix(matrix) if isinstance(matrix, str | Path) else matrix
+    matrix = read_json(matrix) if isinstance(matrix, str | Path) else matrix
     parts = (parts,) if isinstance(parts, str) else tuple(parts)
     return ExchangeConfig(**settings | {"comm_matrix": matrix, "parts": parts})
 

@@ -1,10 +1,12 @@
 """Files that are either whole or absent, and disk troubles told in one line."""
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from shoal.types import ShoalError
 
@@ -34,6 +36,33 @@ def disk_errors(action: str, path: Path) -> Iterator[None]:
     except OSError as error:
         advice = ADVICE.get(error.errno or 0, "check the disk and the path")
         raise ShoalError(f"cannot {action} {path}: {error.strerror or error}; {advice}") from error
+
+
+def read_json(path: str | Path) -> Any:
+    """What a JSON file says; a key that is named twice, which Python would drop silently, is refused."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise ShoalError(f"{path}: there is no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ShoalError(f"{path}: cannot be read as text: {error}") from error
+    try:
+        return json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(path, pairs))
+    except json.JSONDecodeError as error:
+        message = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        raise ShoalError(f"{path}: not JSON: {message}") from error
+    except (ValueError, RecursionError) as error:
+        raise ShoalError(f"{path}: not JSON that can be read: {error}") from error
+
+
+def _without_repeats(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = {}
+    for key, value in pairs:
+        if key in found:
+            raise ShoalError(f'{path}: "{key}" is named twice in one object; keep one of them')
+        found[key] = value
+    return found
 
 
 def make_folder(folder: Path) -> Path:

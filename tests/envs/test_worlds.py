@@ -1,8 +1,6 @@
 """Worlds that differ: who gets which, what they do to the motion, and what is said of mistakes."""
 
 import itertools
-import json
-import re
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -302,25 +300,6 @@ def test_mistakes_in_given_worlds(data, said):
 def test_worlds_cannot_be_given_where_nothing_is_physical():
     assert "CartPole-v1 by EnvPool has no physical parameters" in message(worlds.given, POOL, [{}], [0])
     assert "counter by jax has no physical parameters" in message(worlds.given, counter().spec, [{}], [0])
-
-
-def test_parameters_are_loaded_from_a_file(tmp_path):
-    data = {"cartpole_parameters": {"1": ONE, "2": TWO}}
-    path = tmp_path / "worlds.json"
-    path.write_text(json.dumps(data))
-    assert worlds.load_params(path) == worlds.load_params(str(path)) == data
-
-
-def test_mistakes_with_a_file(tmp_path):
-    path = tmp_path / "worlds.json"
-    assert message(worlds.load_params, path) == f"no file {path} with the worlds' parameters"
-    assert message(worlds.load_params, tmp_path) == f"cannot read {tmp_path}: Is a directory"
-    path.write_text('{"1": {"gravity": 9.8},\n "2": }')
-    assert re.fullmatch(r".*worlds.json is not JSON: .* in line 2", message(worlds.load_params, path))
-    path.write_bytes(b"\xff\xfe\x00")
-    assert "worlds.json is not JSON" in message(worlds.load_params, path)
-    path.write_text('{"1": {"gravity": 9.8, "gravity": 5}}')
-    assert message(worlds.load_params, path) == f"{path}: 'gravity' is there twice; keep one of them"
 
 
 class Slope(NamedTuple):

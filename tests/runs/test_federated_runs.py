@@ -122,7 +122,6 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
             "exchange gossip has no use for server",
         ),
         ({"exchange": "neighbours", "comm_matrix": "nowhere.json"}, "nowhere.json: there is no such file"),
-        ({"evolve": ["luck=log 1e-5 1e-2"]}, "no hyperparameters are called luck; there are learning_rate"),
         ({"evolve": 3}, "evolve must be a list of names"),
         (
             {"exchange": [{"exchange": "truncation"}, {"exchange": "winner"}]},
@@ -130,7 +129,6 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
         ),
         ({"schedule": [[0, {"gamma": 0.9}], [9, {}]]}, "a schedule is a list of"),
         ({"schedule": [[5, {"gamma": 0.9}]]}, "a schedule is a list of"),
-        ({"schedule": [[0, {"luck": 0.9}]]}, "no hyperparameters are called luck"),
         ({"env_spread": 0.1, "env_params": []}, "drawn .env_spread. or given .env_params., not both"),
     ],
 )
@@ -318,3 +316,11 @@ def test_drawn_worlds_are_evaluated_in_worlds_drawn_alike(several):
     fresh = visited["unseen"]
     assert not np.isin(fresh.length, own.length).any()
     assert len(np.unique(fresh.length)) > 25  # some are cut off at the bounds
+
+
+@pytest.mark.parametrize("setting", [{"evolve": ["luck=log 1e-5 1e-2"]}, {"schedule": [[0, {"luck": 0.9}]]}])
+def test_hyperparameters_the_learner_does_not_have_are_refused_before_anything_is_written(setting, tmp_path):
+    config = from_settings({"env": "jax:CartPole-v1", "learners": 2} | setting)
+    with pytest.raises(ShoalError, match="no hyperparameters are called luck; there are learning_rate"):
+        open_session(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
