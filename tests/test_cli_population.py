@@ -210,6 +210,8 @@ def test_a_run_without_a_lineage_cannot_be_replayed(replay, capsys):
         (["--topology", "star"], "exchange truncation has no use for topology"),
         (["--local-updates", "0"], "local_updates must be at least 1, not 0"),
         (["--resample", "2"], "resample must be between 0 and 1, not 2.0"),
+        (["--groups", "5"], "groups must be 1 to 4, and migrate_every at least 1"),
+        (["--groups", "3"], "3 groups do not divide 4 learners"),
         (["--exchange", "tournament"], "exchange tournament has no use for fraction: for truncation only"),
     ],
 )

@@ -32,7 +32,7 @@ MEANT_FOR = {
     f"average, gossip, neighbours, {ROBUST}, {SELECTING}": ("participation", "local_updates"),
     "truncation": ("fraction", "middle"),
     "tournament": ("rivals",),
-    SELECTING: ("resample", "min_episodes", "warm_up"),
+    SELECTING: ("resample", "min_episodes", "warm_up", "groups", "migrate_every"),
 }
 """Which exchanges each setting is meant for; with others it would silently do nothing."""
 
@@ -120,6 +120,10 @@ class ExchangeConfig:
     """Episodes a learner must have finished since it was last replaced, to be ranked."""
     warm_up: int = 0
     """Updates before the first selection."""
+    groups: int = 1
+    """Select within so many groups, which act at every 1st, 5th, 10th and 25th selection (MF-PBT)."""
+    migrate_every: int = 1
+    """The best of other groups may come at every so many of a group's selections."""
 
     def __post_init__(self):
         check_choices(self)
@@ -133,6 +137,8 @@ class ExchangeConfig:
                 raise ShoalError(
                     f"exchange {self.exchange} has no use for {', '.join(idle)}: for {kinds} only"
                 )
+        if not 1 <= self.groups <= 4 or self.migrate_every < 1:
+            raise ShoalError("groups must be 1 to 4, and migrate_every at least 1")
         if self.warm_up < 0 or self.min_episodes < 1:
             raise ShoalError("warm_up must not be negative, and min_episodes at least 1")
         if self.noise_multiplier and self.clip is None:
@@ -219,6 +225,8 @@ def selecting_exchange(config: ExchangeConfig, priors: Mapping[str, Prior]) -> E
         min_episodes=config.min_episodes,
         warm_up=config.warm_up // config.local_updates,
         resample=config.resample,
+        groups=config.groups,
+        migrate_every=config.migrate_every,
     )
 
 

@@ -10,7 +10,7 @@ from jax import Array
 from shoal import trees
 from shoal.exchange import exploration
 from shoal.exchange.exploration import Prior
-from shoal.exchange.selection import Rule, take_over
+from shoal.exchange.selection import Rule, subpopulations, take_over
 from shoal.types import Exchange, ExchangeMemory, LearnerState, ShoalError, Tree
 
 
@@ -21,19 +21,26 @@ def population(
     min_episodes: int = 20,
     warm_up: int = 0,
     resample: float = 0.25,
+    groups: int = 1,
+    migrate_every: int = 1,
 ) -> Exchange:
     """Population-based training (Jaderberg et al. 2017) by raw returns.
 
     A learner with fewer than `min_episodes` finished since it was last replaced is neither donor nor
-    victim. The first `warm_up` meetings pass without a selection.
+    victim. The first `warm_up` meetings pass without a selection. With `groups`, selection is within each,
+    at frequencies of their own, with migration (see `selection.subpopulations`).
 
     >>> from shoal.exchange.schedule import every
     >>> from shoal.exchange.selection import truncation
     >>> exchange = every(10, population(truncation(0.25), {"learning_rate": Prior("log", 1e-5, 1e-2)}))
     """
 
+    select = subpopulations(groups, rule, migrate_every)
+
     def init(cohort: LearnerState):
         num_learners = trees.num_rows(cohort)
+        if num_learners % groups:
+            raise ShoalError(f"{groups} groups do not divide {num_learners} learners")
         rows = jnp.zeros(num_learners, jnp.int32)  # episodes finished when a learner was last replaced
         return ExchangeMemory(rows, jnp.int32(0)), cohort
 
@@ -43,8 +50,8 @@ def population(
         key_select, key_explore = jax.random.split(key)
         enough = standing.episodes - replaced_at >= min_episodes
         eligible = standing.present & enough & (meetings > warm_up)
-        parent, mutate = rule(key_select, standing.returns, eligible)
-        cohort = take_over(cohort, parent)
+        parent, mutate, hypers_parent = select(key_select, standing.returns, eligible, meetings)
+        cohort = take_over(cohort, parent, hypers_parent)
         hypers = exploration.explore(priors, key_explore, cohort.hypers, mutate, resample)
         replaced = parent != jnp.arange(parent.shape[0])
         memory = ExchangeMemory(jnp.where(replaced, standing.episodes, replaced_at), meetings)

@@ -121,7 +121,7 @@ def subpopulations(
     learner of all other groups. If w is not the group's champion and score_m > score_p, then w becomes m,
     unchanged. If m's group acts as often or more seldom, m's hyperparameters come along; if it acts more
     often, w gets those of its own group's champion, lest short-sighted ones spread to those who look far.
-    The champion of every group is neither replaced nor changed.
+    The champion of every group is neither replaced nor changed. One group is the rule itself.
     """
     if groups < 1:
         raise ShoalError(f"groups must be at least 1, not {groups}")
@@ -129,6 +129,14 @@ def subpopulations(
         raise ShoalError(f"migrate_every must be at least 1, not {migrate_every}")
     if len(ratios) < groups or min(ratios) < 1:
         raise ShoalError(f"ratios must be {groups} numbers of at least 1, one a group, not {tuple(ratios)}")
+    if groups == 1:
+
+        def alone(key: Array, score: Array, eligible: Array, call: Array) -> Migrated:
+            parent, mutate = rule(key, score, eligible)
+            return Migrated(parent, mutate, parent)
+
+        return alone
+
     ratio = np.array(ratios[:groups], np.int32)
 
     def select(key: Array, score: Array, eligible: Array, call: Array) -> Migrated:

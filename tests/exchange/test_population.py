@@ -17,7 +17,7 @@ from shoal.exchange.population import drawn, follow, population
 from shoal.exchange.selection import tournament, truncation, winner
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.train import TrainConfig, make_trainer
-from shoal.types import Box, Discrete, EnvSpec, Rollout, Standing
+from shoal.types import Box, Discrete, EnvSpec, Rollout, ShoalError, Standing
 
 KEY = jax.random.key(5)
 SCORES = (15.0, 10.0, 2.0, 8.0)
@@ -118,6 +118,26 @@ def test_the_mutated_are_copies_but_for_the_hyperparameters_that_evolve():
     for name, old in before.hypers._asdict().items():
         new, copied = np.asarray(getattr(after.hypers, name)), np.asarray(old)[parent]
         assert (new != copied).tolist() == [False, False, *[name in EVOLVED] * 2], name
+
+
+def test_a_migrant_from_a_hastier_group_gets_its_new_groups_hyperparameters():
+    """Groups {0, 1} and {2, 3}; the first acts at every meeting, the second at every fifth.
+
+    At the fifth, learner 3, the worst, becomes 0, whose group is hastier: with the hyperparameters of 2.
+    """
+    exchange = population(winner(), {}, groups=2)
+    apply, (memory, now) = jax.jit(exchange.apply), exchange.init(cohort())
+    for meeting in range(1, 6):
+        memory, now, metrics = apply(KEY, memory, now, standing((15.0, 10.0, 8.0, 2.0), 100 * meeting))
+        parents = [0, 0, 2, 0] if meeting == 5 else [0, 0, 2, 3]
+        assert metrics["population/parent"].tolist() == parents
+    for name, source in {"params": 0, "statistics": 0, "hypers": 2}.items():
+        assert member(getattr(now, name), 3) == member(getattr(cohort(), name), source), name
+
+
+def test_groups_must_divide_the_learners():
+    with pytest.raises(ShoalError, match=r"^3 groups do not divide 4 learners$"):
+        population(winner(), {}, groups=3).init(cohort())
 
 
 def test_what_was_decided_is_in_the_metrics():
