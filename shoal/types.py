@@ -61,7 +61,7 @@ class EnvSpec:
     observation: ObservationSpace
     action: ActionSpace
     max_episode_steps: int | None = None
-    params: Tree = ()
+    params: Tree = field(default=(), hash=False)
     """The default physical parameters, a NamedTuple or dictionary of scalars; `()` where there are none."""
     spread: dict[str, tuple[float, float, float]] = field(default_factory=dict, hash=False)
     """Which of them differ between drawn worlds: name -> (scale, low, high), so that a world of spread s
@@ -166,7 +166,13 @@ class LearnerState(NamedTuple):
     statistics: Tree  # merged by exchanges: counts, means, M2 (never averaged)
     opt_state: Tree  # travels only when a whole learner is copied
     hypers: Tree  # perturbed by selection; every leaf a scalar array
-    memory: Tree  # never leaves the learner: replay, recurrent state, counters, anchors
+    memory: Tree  # never leaves the learner: replay, recurrent state, counters; exchanges are not shown it
+    anchor: Tree = ()  # the parameters to stay near, where a learner does; set by exchanges
+
+
+def as_it_is(state: LearnerState, num_envs: int) -> LearnerState:
+    """The learner, which remembers nothing of the environments it acts in."""
+    return state
 
 
 class Learner(NamedTuple):
@@ -178,9 +184,11 @@ class Learner(NamedTuple):
     update(key, state, rollout) -> (state, metrics)
     opinion(state, obs) -> Tree                    what its policy says of obs (...), in terms that add up
     distance(state, other, obs) -> (...)           how far two policies are apart where they see obs
+    visit(state, num_envs) -> LearnerState         ready to act in so many other environments
 
-    Noise of zero gives the greedy action. Opinions and distances read `params` and `statistics` alone;
-    a learner without them trains, but cannot be advised or compared.
+    Noise of zero gives the greedy action to a learner that visits. Opinions and distances read `params` and
+    `statistics` alone; a learner without them trains, but cannot be advised or compared. `grouped` learners
+    are updated a few at a time on a core; those whose memory is too large to be copied are not.
     """
 
     init: Callable[[Array], LearnerState]
@@ -189,6 +197,8 @@ class Learner(NamedTuple):
     update: Callable[[Array, LearnerState, Rollout], tuple[LearnerState, dict[str, Array]]]
     opinion: Callable[[LearnerState, Tree], Tree] | None = None
     distance: Callable[[LearnerState, LearnerState, Tree], Array] | None = None
+    visit: Callable[[LearnerState, int], LearnerState] = as_it_is
+    grouped: bool = True
 
 
 class Standing(NamedTuple):

@@ -14,19 +14,30 @@ from shoal.envs.builtin.render import _no_window
 from shoal.envs.functional import from_jax
 from shoal.types import Box, Discrete
 
-IN_GYMNASIUM = sorted(BUILTIN.keys() - {"PendulumSparse-v1"})
+THEIRS = {"PendulumSparse-v1": "Pendulum-v1", "CartPoleContinuous-v0": "CartPole-v1"}
+"""What of Gymnasium's to compare with those that are not Gymnasium's."""
+IN_GYMNASIUM = sorted(BUILTIN.keys() - THEIRS.keys())
 
 # Parameters of rows 2 and 3, and what Gymnasium calls them. Rows 0 and 1 have the defaults.
 OTHER_PARAMS = {
     "CartPole-v1": {"gravity": 15.0, "mass_cart": 2.0, "mass_pole": 0.3, "length": 0.8, "force": 12.0},
+    "CartPoleContinuous-v0": {
+        "gravity": 7.0,
+        "mass_cart": 0.5,
+        "mass_pole": 0.4,
+        "length": 0.7,
+        "force": 10.0,
+    },
     "Pendulum-v1": {"gravity": 5.0, "mass": 1.5, "length": 0.7, "max_speed": 6.0},
     "PendulumSparse-v1": {"gravity": 5.0},
     "Acrobot-v1": {"mass_1": 1.2, "mass_2": 0.8, "length_1": 1.1, "centre_1": 0.4, "centre_2": 0.6},
     "MountainCar-v0": {"gravity": 0.002, "force": 0.0012, "goal_position": 0.4},
     "MountainCarContinuous-v0": {"force": 0.002, "goal_position": 0.4},
 }
-TO_GYMNASIUM = {
-    "CartPole-v1": lambda p: {
+
+
+def cartpole_to_gymnasium(p):
+    return {
         "gravity": p.gravity,
         "masscart": p.mass_cart,
         "masspole": p.mass_pole,
@@ -34,7 +45,12 @@ TO_GYMNASIUM = {
         "length": p.length,
         "polemass_length": p.mass_pole * p.length,
         "force_mag": p.force,
-    },
+    }
+
+
+TO_GYMNASIUM = {
+    "CartPole-v1": cartpole_to_gymnasium,
+    "CartPoleContinuous-v0": cartpole_to_gymnasium,
     "Pendulum-v1": lambda p: {"g": p.gravity, "m": p.mass, "l": p.length, "max_speed": p.max_speed},
     "PendulumSparse-v1": lambda p: {"g": p.gravity},
     "Acrobot-v1": lambda p: {
@@ -54,6 +70,7 @@ TO_GYMNASIUM = {
 # Rows 0 and 2 act at random; rows 1 and 3 like this, which reaches the goal or survives to the limit.
 SKILL = {
     "CartPole-v1": lambda obs: obs @ jnp.array([0.1, 0.3, 1.0, 1.0]) > 0,
+    "CartPoleContinuous-v0": lambda obs: obs @ jnp.array([[0.1], [0.3], [1.0], [1.0]]),
     "Pendulum-v1": lambda obs: jnp.sign(obs[..., 2:]) * 3,
     "PendulumSparse-v1": lambda obs: jnp.sign(obs[..., 2:]) * 3,
     "Acrobot-v1": lambda obs: 1 + jnp.sign(obs[..., 5]),
@@ -110,10 +127,9 @@ def played(request):
 def test_every_row_agrees_with_gymnasium(played):
     env, (before, action, _, ts) = played
     name = env.spec.name
-    sparse = name == "PendulumSparse-v1"  # Gymnasium's Pendulum with our reward
     for row in range(N):
         params = jax.tree.map(lambda x, row=row: float(x[row]), params_of(name))
-        theirs = gymnasium.make("Pendulum-v1" if sparse else name)
+        theirs = gymnasium.make(THEIRS.get(name, name))
         vars(theirs.unwrapped).update(TO_GYMNASIUM[name](params))
         theirs.reset(seed=0)
         obs, flags = [], []
@@ -127,9 +143,12 @@ def test_every_row_agrees_with_gymnasium(played):
             state = np.hstack(jax.tree.leaves(jax.tree.map(lambda x, at=(t, row): x[at], before.state)))
             theirs.unwrapped.state = np.array(state[:2] if name.startswith("Pendulum") else state, np.float64)
             a = action[t, row]
-            clipped = np.clip(a, -1, 1) if name == "MountainCarContinuous-v0" else a
+            clipped = np.clip(a, -1, 1) if env.spec.action == Box((1,), -1.0, 1.0) else a
+            if name == "CartPoleContinuous-v0":  # to the right, with that much
+                theirs.unwrapped.force_mag, clipped = params.force * float(clipped[0]), 1
             step_obs, reward, terminated, truncated, _ = theirs.step(clipped)
-            reward = step_obs[0] > np.cos(0.1 * np.pi) if sparse else reward
+            if name == "PendulumSparse-v1":
+                reward = step_obs[0] > np.cos(0.1 * np.pi)
             obs.append(step_obs)
             flags.append((float(reward), terminated, truncated and not terminated))
         reward, terminated, truncated = map(np.array, zip(*flags, strict=True))
@@ -228,6 +247,19 @@ def test_sparse_pendulum_moves_like_pendulum_and_pays_only_upright():
         sparse, reward, terminated = PENDULUM_SPARSE.step(None, state, torque, params)
         assert sparse == dense
         assert (float(reward), bool(terminated)) == (expected, False)
+
+
+def test_full_pushes_of_the_continuous_cart_are_those_of_cartpole():
+    discrete, continuous = BUILTIN["CartPole-v1"], BUILTIN["CartPoleContinuous-v0"]
+    params = continuous.spec.params._replace(force=10.0)
+    assert params == discrete.spec.params
+    for seed in range(20):
+        state = 4 * discrete.reset(jax.random.key(seed), params)
+        for action, push in ((0, -1.0), (1, 1.0)):
+            expected = discrete.step(None, state, jnp.int32(action), params)
+            found = continuous.step(None, state, jnp.array([push]), params)
+            jax.tree.map(np.testing.assert_array_equal, found, expected)
+    np.testing.assert_array_equal(*(env.render(state, params) for env in (discrete, continuous)))
 
 
 @pytest.mark.parametrize("name", sorted(BUILTIN))

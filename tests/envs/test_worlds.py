@@ -82,6 +82,9 @@ def test_published_ranges():
     assert BUILTIN["PendulumSparse-v1"].spec.spread == PENDULUM.spec.spread
     bounds = {"length": (1, 0.3, 2), "mass_pole": (1, 0.01, 1), "mass_cart": (1, 0.2, 2)}
     assert bounds.items() <= CART.spread.items()
+    assert BUILTIN["CartPoleContinuous-v0"].spec.spread == CART.spread
+    for spec in (CART, PENDULUM.spec):
+        assert spec.spread["gravity"][0] == 1
 
 
 def test_a_members_world_depends_on_its_number_and_the_seed_alone():
@@ -111,8 +114,9 @@ def test_unseen_worlds_are_nobodys():
 def test_mistakes_of_a_draw():
     assert message(worlds.drawn, POOL, 0.1, [0], 1) == (
         "CartPole-v1 by EnvPool has no physical parameters, so its worlds cannot differ; "
-        "use a built-in environment: CartPole-v1, Pendulum-v1, PendulumSparse-v1, Acrobot-v1, "
-        "MountainCar-v0, MountainCarContinuous-v0"
+        "these have some: CartPole-v1, CartPoleContinuous-v0, Pendulum-v1, PendulumSparse-v1, Acrobot-v1, "
+        "MountainCar-v0, MountainCarContinuous-v0, shoal/BipedalObstacles-v0, shoal/LunarLanderWorlds-v0, "
+        "and what declares its own (docs/worlds.md)"
     )
     assert "Ant-v5 by Gymnasium has no" in message(
         worlds.unseen, replace(POOL, name="Ant-v5", backend="gym"), 0.1, 2, 1

@@ -1,13 +1,21 @@
 """Environments written in JAX, with their physical parameters as data."""
 
 from shoal.envs.builtin.acrobot import ACROBOT
-from shoal.envs.builtin.cartpole import CARTPOLE
+from shoal.envs.builtin.cartpole import CARTPOLE, CARTPOLE_CONTINUOUS
 from shoal.envs.builtin.mountain_car import MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS
 from shoal.envs.builtin.pendulum import PENDULUM, PENDULUM_SPARSE
 from shoal.types import JaxEnv
 
 BUILTIN: dict[str, JaxEnv] = {
     env.spec.name: env
-    for env in (CARTPOLE, PENDULUM, PENDULUM_SPARSE, ACROBOT, MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS)
+    for env in (
+        CARTPOLE,
+        CARTPOLE_CONTINUOUS,
+        PENDULUM,
+        PENDULUM_SPARSE,
+        ACROBOT,
+        MOUNTAIN_CAR,
+        MOUNTAIN_CAR_CONTINUOUS,
+    )
 }
 """Every built-in environment by its id; a Gymnasium id means exactly Gymnasium's environment."""

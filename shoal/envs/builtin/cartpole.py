@@ -1,4 +1,4 @@
-"""CartPole-v1: push a cart left or right so that the pole on it stays up."""
+"""CartPole-v1 and CartPoleContinuous-v0: push a cart left or right so that the pole on it stays up."""
 
 from typing import NamedTuple
 
@@ -30,7 +30,19 @@ def reset(key: Array, params: CartPoleParams) -> Array:
 
 
 def step(key: Array, state: Array, action: Array, params: CartPoleParams) -> tuple[Array, Array, Array]:
-    """One explicit Euler step of Florian's cart-pole, reward 1, the last step's included.
+    """Push left or right with all the force; reward 1, the last step's included."""
+    return balance(state, jnp.where(action == 1, params.force, -params.force), params)
+
+
+def step_continuous(
+    key: Array, state: Array, action: Array, params: CartPoleParams
+) -> tuple[Array, Array, Array]:
+    """Push with a share of the force in [-1, 1]; reward 1, the last step's included."""
+    return balance(state, action[0] * params.force, params)
+
+
+def balance(state: Array, push: Array, params: CartPoleParams) -> tuple[Array, Array, Array]:
+    """One explicit Euler step of Florian's cart-pole under the force F.
 
     f       = (F + m_p l theta'^2 sin theta) / m
     theta'' = (g sin theta - f cos theta) / (l (4/3 - m_p cos^2 theta / m))
@@ -39,10 +51,10 @@ def step(key: Array, state: Array, action: Array, params: CartPoleParams) -> tup
     Florian, "Correct equations for the dynamics of the cart-pole system", 2007.
     """
     x, x_dot, theta, theta_dot = state
-    g, m_cart, m_pole, length, force, dt, max_position, max_angle = params
+    g, m_cart, m_pole, length, _, dt, max_position, max_angle = params
     cos, sin = jnp.cos(theta), jnp.sin(theta)
     m = m_cart + m_pole
-    f = (jnp.where(action == 1, force, -force) + m_pole * length * theta_dot**2 * sin) / m
+    f = (push + m_pole * length * theta_dot**2 * sin) / m
     theta_acc = (g * sin - f * cos) / (length * (4 / 3 - m_pole * cos**2 / m))
     x_acc = f - m_pole * length * theta_acc * cos / m
     x, theta = x + dt * x_dot, theta + dt * theta_dot
@@ -75,11 +87,27 @@ SPREAD = {
 """How drawn worlds differ: the ranges of github.com/WaimenMak/FRL, with a gravity that stays one."""
 
 _BOUND = np.array([4.8, np.inf, 24 * np.pi / 180, np.inf], np.float32)
+_OBSERVATION = Box((4,), -_BOUND, _BOUND)
 
 CARTPOLE = JaxEnv(
-    EnvSpec("CartPole-v1", "jax", Box((4,), -_BOUND, _BOUND), Discrete(2), 500, CartPoleParams(), SPREAD),
+    EnvSpec("CartPole-v1", "jax", _OBSERVATION, Discrete(2), 500, CartPoleParams(), SPREAD),
     reset,
     step,
+    observe,
+    render,
+)
+CARTPOLE_CONTINUOUS = JaxEnv(
+    EnvSpec(
+        "CartPoleContinuous-v0",
+        "jax",
+        _OBSERVATION,
+        Box((1,), -1.0, 1.0),
+        500,
+        CartPoleParams(force=30.0),  # as in github.com/WaimenMak/FRL
+        SPREAD,
+    ),
+    reset,
+    step_continuous,
     observe,
     render,
 )
