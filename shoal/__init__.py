@@ -3,7 +3,9 @@
 from shoal.envs.make import make, register
 from shoal.evaluate import evaluate
 from shoal.exchange.make import ExchangeConfig
+from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.ppo import PPOConfig, ppo
+from shoal.learners.td3 import TD3Config, td3
 from shoal.networks import actor_critic
 from shoal.runs.config import preset
 from shoal.train import Report, TrainConfig, train
@@ -21,6 +23,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Box",
+    "DQNConfig",
     "Discrete",
     "EnvSpec",
     "ExchangeConfig",
@@ -30,12 +33,15 @@ __all__ = [
     "PPOConfig",
     "Report",
     "ShoalError",
+    "TD3Config",
     "TrainConfig",
     "actor_critic",
+    "dqn",
     "evaluate",
     "make",
     "ppo",
     "preset",
     "register",
+    "td3",
     "train",
 ]

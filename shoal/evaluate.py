@@ -174,7 +174,7 @@ def episode(
     params = jax.tree.map(lambda x: jnp.full(1, x, jnp.float32), world)
     state, step = jax.jit(env.reset)(jax.random.split(key_reset, 1), params)
     yield env.render(state, 0), 0.0
-    one = trees.take(cohort, 0)
+    one = learner.visit(trees.take(cohort, 0), 1)
     noise = trees.take(greedy(learner).draw(key_play, (1, 1)), 0)
 
     @jax.jit
@@ -210,6 +210,7 @@ def _evaluations(
     reset = jax.jit(on_each_device(mesh, partial(_begin, env), ROWS, ROWS))
     local_play = partial(_play, env, greedy(learner))
     play = jax.jit(on_each_device(mesh, local_play, (WHOLE, ROWS, ROWS, ROWS), ROWS))
+    cohort = jax.vmap(lambda state: learner.visit(state, episodes))(cohort)
     cohort = jax.device_put(cohort, NamedSharding(mesh, ROWS))  # it may come from more devices, or from none
 
     def finish(worlds: Worlds, tally: Tally) -> tuple[np.ndarray, np.ndarray]:

@@ -228,6 +228,26 @@ class ActorCritic(eqx.Module):
         return outputs, self.critic(x)[..., 0]
 
 
+class Policy(eqx.Module):
+    """A deterministic policy, or a table of values for discrete actions: one vector per observation."""
+
+    encoder: Encoder
+    head: MLP
+
+    def __call__(self, obs: Tree) -> Array:
+        return self.head(self.encoder(obs))
+
+
+class ActionValue(eqx.Module):
+    """Q(s, a)."""
+
+    encoder: Encoder
+    head: MLP
+
+    def __call__(self, obs: Tree, action: Array) -> Array:
+        return self.head(jnp.concatenate([self.encoder(obs), action], -1))[..., 0]
+
+
 def orthogonal(gain: float) -> Initializer:
     """Orthogonal rows, scaled (Saxe et al. 2014)."""
     return jax.nn.initializers.orthogonal(gain)
@@ -236,6 +256,19 @@ def orthogonal(gain: float) -> Initializer:
 def xavier(key: Array, shape: tuple[int, ...]) -> Array:
     """Uniform with variance 2 / (fan in + fan out) (Glorot and Bengio 2010)."""
     return jax.nn.initializers.glorot_uniform()(key, shape)
+
+
+def fan_in(key: Array, shape: tuple[int, ...]) -> Array:
+    """Uniform within +-1 / sqrt(fan in), as PyTorch begins."""
+    bound = prod(shape[:-1]) ** -0.5
+    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+
+INITIALIZERS: dict[str, Initializer] = {
+    "orthogonal": orthogonal(2**0.5),
+    "xavier": xavier,
+    "fan_in": fan_in,
+}
 
 
 def is_image(box: Box) -> bool:
@@ -279,7 +312,7 @@ def actor_critic(
     """
     if activation not in ACTIVATIONS:
         raise ShoalError(f"unknown activation {activation!r}; choose from {', '.join(ACTIVATIONS)}")
-    body = orthogonal(2**0.5) if init == "orthogonal" else xavier
+    body = INITIALIZERS[init]
 
     def make(key: Array, spec: EnvSpec, num_outputs: int) -> ActorCritic:
         key_encoder, key_actor, key_critic = jax.random.split(key, 3)
@@ -295,6 +328,41 @@ def actor_critic(
         )
 
     return make
+
+
+def make_policy(
+    key: Array,
+    spec: EnvSpec,
+    num_outputs: int,
+    *,
+    hidden: tuple[int, ...] = (256, 256),
+    activation: str = "relu",
+    images: str = "nature",
+    init: str = "fan_in",
+) -> Policy:
+    """A vector of `num_outputs` per observation, through `hidden` layers."""
+    key_encoder, key_head = jax.random.split(key)
+    body = INITIALIZERS[init]
+    encoder = make_encoder(key_encoder, spec.observation, images, body)
+    return Policy(encoder, MLP(key_head, (encoder.num_out, *hidden, num_outputs), activation, body, body))
+
+
+def make_action_value(
+    key: Array,
+    spec: EnvSpec,
+    num_actions: int,
+    *,
+    hidden: tuple[int, ...] = (256, 256),
+    activation: str = "relu",
+    images: str = "nature",
+    init: str = "fan_in",
+) -> ActionValue:
+    """A number per observation and action of `num_actions` numbers."""
+    key_encoder, key_head = jax.random.split(key)
+    body = INITIALIZERS[init]
+    encoder = make_encoder(key_encoder, spec.observation, images, body)
+    sizes = (encoder.num_out + num_actions, *hidden, 1)
+    return ActionValue(encoder, MLP(key_head, sizes, activation, body, body))
 
 
 def _images(obs: Array) -> Array:

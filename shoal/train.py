@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,9 @@ from shoal.exchange.make import ExchangeConfig, make_exchange
 from shoal.exchange.population import check_schedule, follow
 from shoal.exchange.population import drawn as drawn_hypers
 from shoal.exchange.schedule import chain
+from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.ppo import PPOConfig, ppo
+from shoal.learners.td3 import TD3Config, td3
 from shoal.mesh import ROWS, WHOLE, group_size, make_mesh, on_each_device
 from shoal.networks import NetworkMaker
 from shoal.types import (
@@ -51,10 +53,11 @@ RECENT = 20
 """Episodes by which learners are ranked and weighed."""
 HYPERS = 3
 """Sets the key that draws a learner's hyperparameters apart from its others."""
-EVOLVED = ("learning_rate", "clip_coef", "ent_coef")
-"""What a population changes unless told."""
 PULSE_SECONDS = 0.5
 """About how long the compiled program runs before Python looks up."""
+
+Algorithm: TypeAlias = PPOConfig | TD3Config | DQNConfig
+"""A learner's settings; which they are says what kind of learner it is."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class TrainConfig:
 
     env: str
     """Environment id, e.g. CartPole-v1; jax:, envpool: or gym: before it forces a backend."""
-    algo: PPOConfig = field(default_factory=PPOConfig)
+    algo: Algorithm = field(default_factory=PPOConfig)
     """The learner's settings."""
     steps: int = 100_000
     """Environment steps per learner, rounded up to whole rollouts."""
@@ -83,8 +86,8 @@ class TrainConfig:
     """Their physical parameters, given: a JSON file, {"0": {"gravity": 9.8, "length": 0.7}, ...}."""
     evolve: tuple[str, ...] = ()
     """Hyperparameters that each learner draws for itself, and populations change: names, or name=PRIOR, e.g.
-    learning_rate "gamma=one-minus-log 0.9 0.999". A population's are learning_rate, clip_coef and ent_coef
-    unless given."""
+    learning_rate "gamma=one-minus-log 0.9 0.999". A population has some that it changes unless told (PPO's:
+    learning_rate, clip_coef and ent_coef)."""
     schedule: Any = None
     """Hyperparameters by a plan: [[step, {learning_rate: 0.001, ...}], ...], from each step on; what
     --replay RUN takes from a population's best line of descent."""
@@ -113,10 +116,14 @@ class TrainConfig:
         if self.schedule is not None:
             check_schedule(self.schedule)
 
+    def steps_after(self, iteration: int) -> int:
+        """Environment steps per learner after so many iterations."""
+        return iteration * self.algo.rollout_size
+
     @property
     def num_iterations(self) -> int:
         """Rollouts, and updates, in the run."""
-        return -(-self.steps // self.algo.batch_size)
+        return -(-self.steps // self.algo.rollout_size)
 
     @property
     def report_every(self) -> int:
@@ -127,7 +134,7 @@ class TrainConfig:
     def priors(self) -> dict[str, Prior]:
         """What learners draw, and populations change."""
         selects = any(exchange.selects for exchange in self.exchanges)
-        return read_priors(self.evolve or (EVOLVED if selects else ()))
+        return read_priors(self.evolve or (self.algo.evolved if selects else ()))
 
     @property
     def evolving(self) -> tuple[str, ...]:
@@ -251,11 +258,11 @@ def make_trainer(
     """
     config.check()
     recipe = recipe or make(config.env, **config.env_options)
-    rows = config.algo.batch_size // config.algo.num_minibatches
-    mesh = make_mesh(config.learners, recipe.spec.parallel, rows)
+    mesh = make_mesh(config.learners, recipe.spec.parallel, config.algo.rows)
     num_devices = mesh.shape["learners"]
-    group = config.learners // num_devices if config.shares_gradients else group_size(mesh, config.learners)
     learner = make_learner(config, recipe.spec, network)
+    apart = learner.grouped and not config.shares_gradients
+    group = group_size(mesh, config.learners) if apart else config.learners // num_devices
     hypers = jax.eval_shape(learner.init, jax.random.key(0)).hypers
     check_names(config.evolving, hypers)
     exchange = exchange or make_exchange(
@@ -269,7 +276,7 @@ def make_trainer(
         group=group,
     )
     if config.schedule:
-        plan = [(step // config.algo.batch_size, values) for step, values in config.schedule]
+        plan = [(step // config.algo.rollout_size, values) for step, values in config.schedule]
         exchange = chain(exchange, follow(plan))
     env = recipe.build(row_seeds(config, start).reshape(num_devices, -1), False)
     params = jax.tree.map(jnp.asarray, worlds_of(config, recipe.spec))
@@ -291,7 +298,8 @@ def make_trainer(
         if config.priors:
             key_hypers = jax.vmap(jax.random.fold_in, (0, None))(member_keys, HYPERS)
             cohort = cohort._replace(hypers=drawn_hypers(config.priors, key_hypers, cohort.hypers))
-        memory, cohort = exchange.init(cohort)
+        memory, models = exchange.init(cohort._replace(memory=()))
+        cohort = models._replace(memory=cohort.memory)
         return TrainState(cohort, worlds, memory, keys, key_cohort, jnp.int32(0))
 
     def iteration(state: TrainState) -> tuple[TrainState, Pulse]:
@@ -300,7 +308,8 @@ def make_trainer(
         )
         key = jax.random.fold_in(state.key, state.iteration)
         now = standing(worlds.episodes, pulse.valid_steps)
-        memory, cohort, exchanged = exchange.apply(key, state.exchange, cohort, now)
+        memory, models, exchanged = exchange.apply(key, state.exchange, cohort._replace(memory=()), now)
+        cohort = models._replace(memory=cohort.memory)
         pulse = pulse._replace(metrics=pulse.metrics | exchanged)
         return TrainState(cohort, worlds, memory, state.keys, state.key, state.iteration + 1), pulse
 
@@ -330,7 +339,15 @@ def make_trainer(
 def make_learner(config: TrainConfig, spec: EnvSpec, network: NetworkMaker | None = None) -> Learner:
     """One learner of a run."""
     across = ("learners", "group") if config.shares_gradients else ()
-    return ppo(config.algo, spec, config.num_iterations, network, across)
+    match config.algo:
+        case PPOConfig() as algo:
+            return ppo(algo, spec, config.num_iterations, network, across)
+        case _ if network:
+            raise ShoalError("networks of your own are for ppo only")
+        case TD3Config() as algo:
+            return td3(algo, spec, across)
+        case DQNConfig() as algo:
+            return dqn(algo, spec, config.num_iterations, across)
 
 
 def worlds_of(config: TrainConfig, spec: EnvSpec) -> Tree:
@@ -409,7 +426,7 @@ def pulses(trainer: Trainer, state: TrainState) -> Iterator[Report]:
             metrics |= jax.device_get(compare(state)) | trainer.exchange.account(metrics)
         yield Report(
             iteration=iteration,
-            step=iteration * config.algo.batch_size,
+            step=config.steps_after(iteration),
             due=due,
             selected=selected,
             metrics=metrics,
@@ -457,7 +474,7 @@ def disagreement(learner: Learner, state: TrainState) -> dict[str, Array]:
         others = jax.tree.map(lambda x: jnp.roll(x, shift, 0), read(state.cohort))
         return jnp.mean(jax.vmap(learner.distance)(read(state.cohort), others, state.worlds.step.obs), 1)
 
-    return apart | {"disagreement/kl": jnp.mean(jnp.stack([apart_from(s) for s in shifts]), 0)}
+    return apart | {"disagreement/policy": jnp.mean(jnp.stack([apart_from(s) for s in shifts]), 0)}
 
 
 def scores(episodes: Episodes) -> dict[str, np.ndarray]:

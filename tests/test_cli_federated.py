@@ -73,7 +73,7 @@ def test_what_the_learners_have_in_common_is_in_the_metrics(federation):
     policy = 4 * (4 * 4 + 4 + 4 * 2 + 2 + 4 * 4 + 4 + 4 + 1 + 3)  # actor, critic, statistics of returns
     assert sent.tolist() == [[0] * 4, *[[policy, policy, policy, 0]] * 2, [2 * policy] * 3 + [0]]
     assert (table["disagreement/params"] > 0).all()
-    assert np.isfinite(table["disagreement/kl"]).all()
+    assert np.isfinite(table["disagreement/policy"]).all()
 
 
 def test_the_same_command_again_says_it_is_done(copied, capsys):
@@ -270,7 +270,7 @@ def test_a_cohort_that_never_meets_is_evaluated_as_before(capsys):
     assert shoal("train", CARTPOLE, *TINY, "--out", "run", "--steps", "32") == 0
     table = read_metrics(Path("run"))
     assert not {"loss/neighbours", "exchange/bytes"} & table.keys()
-    assert {"disagreement/params", "disagreement/kl"} <= table.keys()
+    assert {"disagreement/params", "disagreement/policy"} <= table.keys()
     capsys.readouterr()
     assert shoal("eval", "run", "--episodes", "2", "--json") == 0
     rows = json.loads(capsys.readouterr().out)

@@ -29,7 +29,7 @@ for name, (colour, settings) in KINDS.items():
     steps, apart, played, returns = [], [], [], []
     for report in shoal.train(config):
         steps.append(report.step)
-        apart.append(report.metrics["disagreement/kl"].mean())
+        apart.append(report.metrics["disagreement/policy"].mean())
         if len(steps) % 16 == 0:
             played.append(report.step)
             returns.append(shoal.evaluate(recipe, learner, report.state.cohort, EPISODES, params=fresh)[0])

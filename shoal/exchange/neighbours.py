@@ -108,11 +108,11 @@ def anchor() -> Exchange:
     """Lets learners that stay near an anchor (FedProx) stay near what they hold now."""
 
     def init(cohort: LearnerState):
-        return ExchangeMemory(), cohort._replace(memory=cohort.memory._replace(anchor=cohort.params))
+        return ExchangeMemory(), cohort._replace(anchor=cohort.params)
 
     def apply(key, memory, cohort, standing):
-        here = trees.where_rows(standing.present, cohort.params, cohort.memory.anchor)
-        return memory, cohort._replace(memory=cohort.memory._replace(anchor=here)), {}
+        anchor = trees.where_rows(standing.present, cohort.params, cohort.anchor)
+        return memory, cohort._replace(anchor=anchor), {}
 
     return Exchange(init, apply)
 

@@ -181,7 +181,7 @@ RULES: dict[str, Callable[[], Rule]] = {
 
 
 def take_over(cohort: LearnerState, parent: Array, hypers_parent: Array | None = None) -> LearnerState:
-    """x_i <- x_parent(i): parameters, statistics, optimiser and hyperparameters together; memory stays.
+    """x_i <- x_parent(i): parameters, statistics, optimiser, hyperparameters, anchor; memory stays.
 
     Hyperparameters come from `hypers_parent` where that is given. Who keeps itself is the same to the bit.
     """
@@ -192,6 +192,7 @@ def take_over(cohort: LearnerState, parent: Array, hypers_parent: Array | None =
         opt_state=_taken(cohort.opt_state, parent),
         hypers=_taken(cohort.hypers, hypers_parent),
         memory=cohort.memory,
+        anchor=_taken(cohort.anchor, parent),
     )
 
 

@@ -6,7 +6,7 @@ one batch, from the parameters that acted.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,8 @@ import optax
 from jax import Array
 
 from shoal import trees
+from shoal.learners import observations
+from shoal.learners.observations import named, no_moments, take_in
 from shoal.networks import NetworkMaker, actor_critic, is_image
 from shoal.ops import advice, losses, statistics
 from shoal.ops.advantages import discounted_returns, generalised_advantages
@@ -97,10 +99,18 @@ class PPOConfig:
     init_log_std: float = 0.0
     """Logarithm of the first standard deviation of continuous actions."""
 
+    evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_coef", "ent_coef")
+    """What a population changes unless told."""
+
     @property
-    def batch_size(self) -> int:
+    def rollout_size(self) -> int:
         """Samples per rollout."""
         return self.num_envs * self.num_steps
+
+    @property
+    def rows(self) -> int:
+        """Samples per step of the optimiser."""
+        return self.rollout_size // self.num_minibatches
 
     def __post_init__(self):
         check_choices(self)
@@ -111,10 +121,10 @@ class PPOConfig:
             raise ShoalError("learning_rate must be positive, gamma and gae_lambda between 0 and 1")
         if self.comm_penalty_coeff < 0 or self.prox_coef < 0:
             raise ShoalError("comm_penalty_coeff and prox_coef must not be negative")
-        if self.batch_size % (self.num_minibatches * self.grad_accumulation):
+        if self.rollout_size % (self.num_minibatches * self.grad_accumulation):
             raise ShoalError(
                 f"num_minibatches {self.num_minibatches} x grad_accumulation {self.grad_accumulation} "
-                f"does not divide num_envs {self.num_envs} x num_steps {self.num_steps} = {self.batch_size}"
+                f"does not divide num_envs {self.num_envs} x num_steps {self.num_steps} = {self.rollout_size}"
             )
 
 
@@ -147,7 +157,6 @@ class Memory(NamedTuple):
     num_updates: Array  # () int32, so far
     kl_coef: Array  # () the adaptive penalty's weight
     discounted_return: Array  # (E,) so far in each environment's episode
-    anchor: Tree  # the parameters to stay near, where prox_coef asks for it; set by exchanges
 
 
 class Batch(NamedTuple):
@@ -210,16 +219,21 @@ def init(setup: Setup, key: Array) -> LearnerState:
     params = setup.make_network(key, setup.spec, setup.distribution.num_outputs)
     settings = {name: getattr(config, name) for name in Hypers._fields}
     hypers = Hypers(**{name: jnp.float32(jnp.inf if x is None else x) for name, x in settings.items()})
-    boxes = named(setup.spec.observation) if config.norm_obs else {}
-    moments = {name: statistics.empty(box.shape) for name, box in boxes.items() if not is_image(box)}
+    moments = no_moments(setup.spec.observation) if config.norm_obs else {}
     memory = Memory(
         num_updates=jnp.int32(0),
         kl_coef=jnp.float32(config.kl_coef),
         discounted_return=jnp.zeros(config.num_envs),
-        anchor=params if config.prox_coef else (),
     )
     opt_state = optimiser(hypers, hypers.learning_rate).init(params)
-    return LearnerState(params, Statistics(moments, statistics.empty()), opt_state, hypers, memory)
+    return LearnerState(
+        params=params,
+        statistics=Statistics(moments, statistics.empty()),
+        opt_state=opt_state,
+        hypers=hypers,
+        memory=memory,
+        anchor=params if config.prox_coef else (),
+    )
 
 
 def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Array:
@@ -241,11 +255,7 @@ def update(
     Observations are standardised by the moments that acted, and the moments take in this rollout
     only afterwards: the first minibatch's ratio is 1.
     """
-    moments = {
-        name: statistics.merge(state.statistics.obs[name], statistics.summarise(x, rollout.valid))
-        for name, x in named(rollout.obs).items()
-        if name in state.statistics.obs
-    }
+    moments = take_in(state.statistics.obs, rollout.obs, rollout.valid)
     state, rollout = scale_rewards(setup, state, rollout)
     batch = assess(setup, state, rollout)
     state, metrics = learn(setup, key, state, batch)
@@ -413,7 +423,7 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
         penalty = hypers.comm_penalty_coeff * total(apart)
         terms["neighbours"] = terms.get("neighbours", 0.0) + penalty
     if setup.config.prox_coef:
-        apart = optax.tree.norm(optax.tree.sub(params, state.memory.anchor), squared=True)
+        apart = optax.tree.norm(optax.tree.sub(params, state.anchor), squared=True)
         terms["prox"] = hypers.prox_coef * apart * jnp.sum(batch.weight)
 
     metrics = {f"loss/{name}": term for name, term in terms.items()} | {
@@ -437,14 +447,13 @@ def block_size(config: PPOConfig) -> int:
     They are one moment of neighbouring environments: fewer, longer pieces are quicker to sort and to
     copy. A minibatch still joins at least 32 of them.
     """
-    minibatch = config.batch_size // config.num_minibatches
     divisors = (n for n in range(1, config.num_envs + 1) if config.num_envs % n == 0)
-    return max(n for n in divisors if n == 1 or (minibatch % n == 0 and minibatch // n >= 32))
+    return max(n for n in divisors if n == 1 or (config.rows % n == 0 and config.rows // n >= 32))
 
 
 def shuffles(config: PPOConfig, key: Array) -> Array:
     """The order of the blocks in every epoch, (update_epochs, blocks)."""
-    num_blocks = config.batch_size // block_size(config)
+    num_blocks = config.rollout_size // block_size(config)
     return jnp.argsort(jax.random.bits(key, (config.update_epochs, num_blocks)))
 
 
@@ -487,14 +496,4 @@ def standardise_advantages(advantage: Array, weight: Array) -> Array:
 
 def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
     """Observations as the network sees them."""
-    moments, clip = state.statistics.obs, setup.config.clip_obs
-    parts = {
-        name: statistics.standardise(x, moments[name], clip) if name in moments else x
-        for name, x in named(obs).items()
-    }
-    return parts if isinstance(obs, dict) else parts["obs"]
-
-
-def named(tree: Tree) -> dict[str, Tree]:
-    """Observations by name: a single one is called `obs`."""
-    return tree if isinstance(tree, dict) else {"obs": tree}
+    return observations.standardise(obs, state.statistics.obs, setup.config.clip_obs)

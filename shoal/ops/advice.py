@@ -58,6 +58,17 @@ def penalty(distribution: Distribution, direction: Direction, advised: Advised, 
     return advised.weight * kl + advised.gap
 
 
+def opinion_on_outputs(outputs: Array) -> tuple[Array, Array]:
+    """What sum_j w_j ||x - x_j||^2 is made of: x_j and its squared length, which add up."""
+    return outputs, jnp.sum(outputs**2, -1)
+
+
+def squared_distance(outputs: Array, advice: Advice) -> Array:
+    """sum_j w_j ||x - x_j||^2 at each sample."""
+    theirs, squares = advice.opinion
+    return advice.weight * jnp.sum(outputs**2, -1) - 2 * jnp.sum(outputs * theirs, -1) + squares
+
+
 def averages_logarithms(direction: Direction, form: Form) -> bool:
     """Whether policies are averaged by their natural parameters."""
     return direction == "reverse" and form == "sum"

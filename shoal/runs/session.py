@@ -15,6 +15,7 @@ import numpy as np
 
 from shoal import trees
 from shoal.envs import worlds
+from shoal.envs.levels import has_levels, level_options
 from shoal.envs.make import make
 from shoal.evaluate import visits
 from shoal.exchange.mixing import merged
@@ -75,7 +76,7 @@ def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool 
     folder = Path(folder or default_folder(config))
     found = None if clobber else resumable(folder, config)
     if found and found["iteration"] >= config.num_iterations:
-        return found["iteration"] * config.algo.batch_size
+        return config.steps_after(found["iteration"])
     trainer = make_trainer(config, recipe=recipe, start=found["iteration"] if found else 0)
     make_folder(folder)
     if clobber:
@@ -85,7 +86,7 @@ def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool 
     if not found:
         return Session(folder, trainer, state, None, Clock())
     state, meta = restore(trainer, state, folder)
-    return Session(folder, trainer, state, meta["iteration"] * config.algo.batch_size, Clock(**meta["clock"]))
+    return Session(folder, trainer, state, config.steps_after(meta["iteration"]), Clock(**meta["clock"]))
 
 
 def replayed(folder: Path) -> TrainConfig:
@@ -280,7 +281,7 @@ def open_run(folder: Path, which: str = "latest") -> Opened:
     parts, meta = loaded
     scores = np.array([np.nan if x is None else x for x in meta["scores"]], float)
     best = int(np.nanargmax(scores)) if np.any(np.isfinite(scores)) else 0
-    return Opened(config, recipe, learner, parts["cohort"], best, meta["iteration"] * config.algo.batch_size)
+    return Opened(config, recipe, learner, parts["cohort"], best, config.steps_after(meta["iteration"]))
 
 
 def choose(opened: Opened, which: str) -> tuple[list[int | str], LearnerState]:
@@ -300,6 +301,17 @@ def choose(opened: Opened, which: str) -> tuple[list[int | str], LearnerState]:
         raise ShoalError(f"no learner {which!r}; choose best, mean, all or 0 to {num - 1}")
     index = opened.best if which == "best" else int(which)
     return [index], trees.take(opened.cohort, np.array([index]))
+
+
+def on_levels(opened: Opened, which: str | None) -> tuple[Opened, str]:
+    """The run on some of its game's levels (seen, unseen, all), and what to call that world."""
+    env, options = opened.config.env, opened.config.env_options
+    if not has_levels(env, options):
+        if which is not None:
+            raise ShoalError(f"{env} has no levels to choose (no options start_level and num_levels)")
+        return opened, "default"
+    title, options = level_options(env, options, which or "seen")
+    return opened._replace(recipe=make(env, **options)), title
 
 
 def places(opened: Opened, names: list[int | str], episodes: int, each: bool) -> dict[str, Tree] | None:

@@ -27,7 +27,7 @@ class progress:
     def __init__(self, session: Session):
         self.console = Console(stderr=True, highlight=False)
         config, spec = session.trainer.config, session.trainer.recipe.spec
-        self.total = config.num_iterations * config.algo.batch_size
+        self.total = config.steps_after(config.num_iterations)
         devices = session.trainer.mesh.devices.size
         kind = session.trainer.mesh.devices.flat[0].platform
         self.console.print(

@@ -222,8 +222,7 @@ def test_what_nobody_asked_to_share_stays_bit_for_bit(name):
     if any(config.noise_multiplier or config.share_statistics is False for config in configs):
         assert bits(after.statistics) == bits(before.statistics)
     if anchored:
-        assert bits(after.memory.anchor) == bits(after.params)
-        after, before = (x._replace(memory=x.memory._replace(anchor=())) for x in (after, before))
+        assert bits(after.anchor) == bits(after.params)
     assert bits(after.memory) == bits(before.memory)
 
 
@@ -300,7 +299,7 @@ def test_anchored_learners_begin_near_the_common_start():
     configs, anchored = CASES["average, anchored"]
     exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored)
     _, begun = exchange.init(fresh(anchored))
-    assert bits(begun.memory.anchor) == bits(begun.params)
+    assert bits(begun.anchor) == bits(begun.params)
 
 
 def test_absent_learners_keep_their_anchor():
@@ -308,8 +307,8 @@ def test_absent_learners_keep_their_anchor():
     here = jnp.arange(NUM_LEARNERS) < 2
     _, after, _ = jitted(exchange)(KEY, memory, cohort, standing()._replace(present=here))
     present, absent = np.flatnonzero(here), np.flatnonzero(~here)
-    assert bits(trees.take(after.memory.anchor, present)) == bits(trees.take(after.params, present))
-    assert bits(trees.take(after.memory.anchor, absent)) == bits(trees.take(cohort.memory.anchor, absent))
+    assert bits(trees.take(after.anchor, present)) == bits(trees.take(after.params, present))
+    assert bits(trees.take(after.anchor, absent)) == bits(trees.take(cohort.anchor, absent))
 
 
 def test_statistics_are_there_to_be_merged():

@@ -321,7 +321,7 @@ def test_an_anchor_is_what_those_who_came_hold_now():
     _, after, metrics = anchor().apply(KEY, anchor().init(cohort)[0], moved, everyone(3, absent=[1]))
     assert metrics == {}
     for i, where in enumerate((moved, cohort, moved)):
-        here = trees.take(after.memory.anchor, i)
+        here = trees.take(after.anchor, i)
         jax.tree.map(np.testing.assert_array_equal, here, trees.take(where.params, i))
     jax.tree.map(np.testing.assert_array_equal, after.params, moved.params)
 
@@ -330,7 +330,7 @@ def test_an_anchored_federation_begins_at_its_common_start():
     learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, 5)
     exchange = make_exchange((ExchangeConfig(exchange="average"),), learner, 3, anchored=True)
     _, cohort = exchange.init(jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3)))
-    jax.tree.map(np.testing.assert_array_equal, cohort.memory.anchor, cohort.params)
+    jax.tree.map(np.testing.assert_array_equal, cohort.anchor, cohort.params)
 
 
 def test_a_learner_without_opinions_cannot_be_a_neighbour():

@@ -294,9 +294,9 @@ def test_every_sample_is_visited_once_an_epoch_in_a_new_order(
         return (met.at[place].set(batch.target), place + 1), jax.tree.map(jnp.float32, metrics)
 
     monkeypatch.setattr(ppo, "improve", spy)
-    numbers = jnp.arange(float(config.batch_size))
+    numbers = jnp.arange(float(config.rollout_size))
     batch = Batch(*[numbers] * 8)
-    met = jnp.full((3 * num_minibatches, config.batch_size // num_minibatches), -1.0)
+    met = jnp.full((3 * num_minibatches, config.rollout_size // num_minibatches), -1.0)
     state, setup = lab().state._replace(params=met, opt_state=0), lab().setup._replace(config=config)
     learn = jax.jit(lambda key: ppo.learn(setup, key, state, batch)[0].params)
     first, second = (np.asarray(learn(jax.random.key(seed))).reshape(3, -1) for seed in (0, 1))

@@ -258,7 +258,7 @@ def test_the_gradient_of_the_proximal_term():
     """2 prox_coef (theta - anchor), of every parameter, the critic's too."""
     setup, (_, (own, *_)) = setup_for(PROX), learner(PROX)
     state = away(own)
-    jax.tree.map(np.testing.assert_array_equal, own.memory.anchor, own.params)
+    jax.tree.map(np.testing.assert_array_equal, own.anchor, own.params)
     batch = ppo.assess(setup, state, rollout_for(setup, state))
     batch = batch._replace(weight=batch.weight / jnp.sum(batch.weight))
     gradient, metrics = jax.jit(jax.grad(partial(ppo.loss, setup, state), has_aux=True))(state.params, batch)
@@ -291,8 +291,8 @@ def test_an_update_moves_toward_the_anchor_and_leaves_it():
     after, _ = update(KEY, state, rollout_for(setup, state))
     far = lambda s: float(optax.tree.norm(optax.tree.sub(s.params, own.params)))
     assert far(after) < far(state)
-    jax.tree.map(np.testing.assert_array_equal, after.memory.anchor, own.params)
+    jax.tree.map(np.testing.assert_array_equal, after.anchor, own.params)
 
 
 def test_without_a_coefficient_there_is_no_anchor():
-    assert learner(ONCE)[1][0].memory.anchor == ()
+    assert learner(ONCE)[1][0].anchor == ()

@@ -19,7 +19,7 @@ def learn(exchange, num_updates=30, learners=10, probe=None, **settings):
     """The scores of a federation at the end, (L,)."""
     probe = probe or probes.observation_choice()
     algo = PPOConfig(**SMALL | settings)
-    steps = num_updates * algo.batch_size
+    steps = num_updates * algo.rollout_size
     config = TrainConfig(
         probe.spec.name, algo, steps=steps, learners=learners, reports=1, exchanges=(exchange,)
     )

@@ -30,7 +30,7 @@ def learn(probe, num_updates, **settings):
     """The scores of a cohort at the end, (L,), and the cohort."""
     algo = PPOConfig(**SETTINGS | settings)
     config = TrainConfig(
-        probe.spec.name, algo=algo, steps=num_updates * algo.batch_size, learners=LEARNERS, reports=1
+        probe.spec.name, algo=algo, steps=num_updates * algo.rollout_size, learners=LEARNERS, reports=1
     )
     (report,) = train(config, recipe=from_jax(probe))
     return report.metrics["return_mean"], report.state.cohort

@@ -246,7 +246,7 @@ def train(config, folder: Path, until=None):
 def test_several_exchanges_train_and_leave_their_metrics(several):
     table = read_metrics(several[0])
     assert table["step"].tolist() == [step for step in (16, 32, 48, 64) for _ in range(4)]
-    assert {"disagreement/params", "disagreement/kl", "exchange/bytes", "loss/neighbours"} <= table.keys()
+    assert {"disagreement/params", "disagreement/policy", "exchange/bytes", "loss/neighbours"} <= table.keys()
     paid = table["loss/neighbours"].reshape(4, 4)  # by report and learner
     assert not paid[0].any()  # nobody was heard yet
     assert not paid[:, 2].any()  # learner 2 listens to nobody

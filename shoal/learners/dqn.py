@@ -1,0 +1,282 @@
+"""Deep Q-learning (Mnih et al. 2015) with two estimates (van Hasselt et al. 2016), for one learner."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from shoal import trees
+from shoal.learners import gradients, observations, replay
+from shoal.learners.replay import Past, Transition
+from shoal.networks import Policy, make_policy
+from shoal.ops import advice
+from shoal.ops.statistics import weighted_mean
+from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree, check_choices
+
+
+@dataclass(frozen=True)
+class DQNConfig:
+    """DQN's settings; names and defaults are Stable-Baselines3's where it has one."""
+
+    num_envs: int = 1
+    """Environments per learner, stepped together."""
+    num_steps: int = 4
+    """Steps per environment between updates."""
+    gradient_steps: int | None = 1
+    """Updates after them; one for each environment step if null."""
+    batch_size: int = 32
+    """Transitions per update."""
+    buffer_size: int = 100_000
+    """Transitions a learner remembers."""
+    learning_starts: int = 1_000
+    """Steps of uniformly random actions, and no learning, at the start."""
+    learning_rate: float = 1e-4
+    """Adam's step size."""
+    gamma: float = 0.99
+    """Discount."""
+    n_step: int = 1
+    """Rewards that are added up before the target network judges the rest."""
+    double: bool = True
+    """Let the network choose the next action that its target judges."""
+    tau: float = 1.0
+    """How far the target network moves at a time."""
+    target_every: int = 10_000
+    """Environment steps between its moves."""
+    exploration_initial: float = 1.0
+    """Chance of a random action at the start."""
+    exploration_final: float = 0.05
+    """Chance of one in the end."""
+    exploration_fraction: float = 0.1
+    """The part of the run over which it falls, linearly."""
+    norm_obs: bool = False
+    """Standardise observations by running statistics (pictures are left alone)."""
+    clip_obs: float = 10.0
+    """Bound on standardised observations."""
+    comm_penalty_coeff: float = 0.1
+    """Weight of the distance to the values an exchange shows the learner (exchange neighbours)."""
+    prox_coef: float = 0.0
+    """Weight of the squared distance to the parameters last received (FedProx)."""
+    optimiser: Literal["adam", "sgd"] = "adam"
+    """What takes the steps."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Sizes of the hidden layers."""
+    activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "relu"
+    """Activation between layers."""
+    network: Literal["nature", "impala", "mlp"] = "nature"
+    """What pictures go through, before the hidden layers."""
+    init: Literal["orthogonal", "xavier", "fan_in"] = "fan_in"
+    """How weights begin."""
+
+    evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "gamma")
+    """What a population changes unless told."""
+
+    @property
+    def rollout_size(self) -> int:
+        """Samples per rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def rows(self) -> int:
+        """Samples per step of the optimiser."""
+        return self.batch_size
+
+    @property
+    def num_gradients(self) -> int:
+        """Updates per rollout."""
+        return self.rollout_size if self.gradient_steps is None else self.gradient_steps
+
+    def __post_init__(self):
+        check_choices(self)
+        for name in ("num_envs", "num_steps", "batch_size", "buffer_size", "n_step", "target_every"):
+            if getattr(self, name) < 1:
+                raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.num_gradients < 1 or self.learning_starts < 0:
+            raise ShoalError("gradient_steps must be at least 1, and learning_starts not negative")
+        if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 < self.tau <= 1:
+            raise ShoalError(
+                "learning_rate must be positive, gamma between 0 and 1, tau above 0 and at most 1"
+            )
+        if not 0 <= self.exploration_final <= 1 or not 0 <= self.exploration_initial <= 1:
+            raise ShoalError("exploration_initial and exploration_final must be between 0 and 1")
+        if self.comm_penalty_coeff < 0 or self.prox_coef < 0 or self.exploration_fraction < 0:
+            raise ShoalError("comm_penalty_coeff, prox_coef and exploration_fraction must not be negative")
+
+
+class Hypers(NamedTuple):
+    """What a population may evolve: data, so a change never recompiles. Every leaf is ()."""
+
+    learning_rate: Array
+    gamma: Array
+    tau: Array
+    exploration_initial: Array
+    exploration_final: Array
+    comm_penalty_coeff: Array
+    prox_coef: Array
+
+
+class Params(NamedTuple):
+    """The networks; an exchange may take one of them by name."""
+
+    critic: Policy  # Q(s, .)
+    target_critic: Policy
+
+
+class Setup(NamedTuple):
+    """What is fixed when a learner is made: the static argument of every function below."""
+
+    config: DQNConfig
+    spec: EnvSpec
+    num_actions: int
+    num_updates: int
+    across: tuple[str, ...] = ()
+
+
+def dqn(config: DQNConfig, spec: EnvSpec, num_updates: int, across: tuple[str, ...] = ()) -> Learner:
+    """A DQN learner for an environment with discrete actions, in a run of `num_updates` updates.
+
+    `across` names the mapped axes over which gradients are averaged: learners that share every step.
+    """
+    if not isinstance(spec.action, Discrete):
+        raise ShoalError(f"dqn needs discrete actions, which {spec.name} does not have")
+    setup = Setup(config, spec, spec.action.num, num_updates, across)
+    functions = (init, draw, act, update, opinion, distance, visit)
+    return Learner(*(partial(function, setup) for function in functions), grouped=False)
+
+
+def init(setup: Setup, key: Array) -> LearnerState:
+    """A learner that has seen nothing."""
+    config, spec = setup.config, setup.spec
+    critic = make_policy(
+        key,
+        spec,
+        setup.num_actions,
+        hidden=config.hidden,
+        activation=config.activation,
+        images=config.network,
+        init=config.init,
+    )
+    params = Params(critic, critic)
+    return LearnerState(
+        params=params,
+        statistics=observations.no_moments(spec.observation) if config.norm_obs else {},
+        opt_state=gradients.optimiser(config.optimiser, 0.0).init(critic),
+        hypers=Hypers(**{name: jnp.float32(getattr(config, name)) for name in Hypers._fields}),
+        memory=no_past(setup, config.num_envs, config.buffer_size, warm=config.learning_starts > 0),
+        anchor=params if config.prox_coef else (),
+    )
+
+
+def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Array:
+    """Two numbers in [0, 1) for each of (T, E) actions: whether it is random, and which one it then is."""
+    return jax.random.uniform(key, (*shape, 2))
+
+
+def act(setup: Setup, state: LearnerState, obs: Tree, noise: Array) -> tuple[Array, Past]:
+    """The action of the highest value, or now and then any; without noise never."""
+    num = setup.num_actions
+    best = jnp.argmax(state.params.critic(standardise(setup, state, obs)), -1).astype(jnp.int32)
+    random = jnp.minimum((num * noise[..., 1]).astype(jnp.int32), num - 1)
+    chance = jnp.where(state.memory.warm, 1.0, exploration(setup, state))
+    return jnp.where(noise[..., 0] > 1 - chance, random, best), state.memory
+
+
+def exploration(setup: Setup, state: LearnerState) -> Array:
+    """The chance of a random action: falls linearly over the first part of the run."""
+    config, hypers = setup.config, state.hypers
+    span = max(config.exploration_fraction * setup.num_updates * config.rollout_size, 1.0)
+    done = jnp.minimum(state.memory.num_steps / span, 1.0)
+    return hypers.exploration_initial + done * (hypers.exploration_final - hypers.exploration_initial)
+
+
+def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
+    """The learner in other environments than it trains in: with nothing remembered, and nothing random."""
+    return state._replace(memory=no_past(setup, num_envs, capacity=1, warm=False))
+
+
+def no_past(setup: Setup, num_envs: int, capacity: int, warm: bool) -> Past:
+    """Nothing remembered yet."""
+    action = jax.ShapeDtypeStruct((), jnp.int32)
+    return replay.no_past(setup.spec, action, capacity, num_envs, setup.config.n_step, warm)
+
+
+def update(
+    setup: Setup, key: Array, state: LearnerState, rollout: Rollout
+) -> tuple[LearnerState, dict[str, Array]]:
+    """Remember one rollout, then learn from what is remembered; the first steps are only remembered."""
+    config = setup.config
+    past = replay.remember(state.memory, rollout, config.n_step, config.learning_starts)
+    moments = observations.take_in(state.statistics, rollout.obs, rollout.valid)
+    state = state._replace(statistics=moments, memory=past)
+    batches = replay.sample(past.replay, key, (config.num_gradients, config.batch_size))
+    batches = batches._replace(
+        obs=standardise(setup, state, batches.obs), next_obs=standardise(setup, state, batches.next_obs)
+    )
+    rollout = rollout._replace(obs=standardise(setup, state, rollout.obs))
+    start = (state.params, state.opt_state)
+    (params, opt_state), metrics = jax.lax.scan(partial(improve, setup, state, rollout), start, batches)
+    before = past.num_steps - config.rollout_size
+    due = past.num_steps // config.target_every > before // config.target_every
+    moved = gradients.nudge(state.hypers.tau, params.target_critic, params.critic)
+    params = params._replace(target_critic=trees.where(due, moved, params.target_critic))
+
+    started = ~past.warm
+    params, opt_state = trees.where(started, (params, opt_state), start)
+    metrics = jax.tree.map(lambda x: jnp.where(started, jnp.mean(x), 0.0), metrics)
+    metrics["loss/total"] = jnp.asarray(sum(x for name, x in metrics.items() if name.startswith("loss/")))
+    metrics["exploration"] = exploration(setup, state)
+    metrics["updates_per_step"] = started * jnp.float32(config.num_gradients / config.rollout_size)
+    metrics["replay_size"] = replay.size(past.replay).astype(jnp.float32)
+    return state._replace(params=params, opt_state=opt_state), metrics
+
+
+def improve(
+    setup: Setup, state: LearnerState, rollout: Rollout, carry: tuple[Params, Tree], batch: Transition
+) -> tuple[tuple[Params, Tree], dict[str, Array]]:
+    """One step of Q(s, a) towards r + gamma^n Q'(s', argmax_b Q(s', b)), by Huber's loss."""
+    (params, opt_state), hypers = carry, state.hypers
+    judged = params.target_critic(batch.next_obs)
+    chosen = jnp.argmax(params.critic(batch.next_obs) if setup.config.double else judged, -1)
+    reward, discount = replay.discounted(batch, hypers.gamma)
+    target = reward + discount * pick(judged, chosen)
+
+    def loss(critic: Policy) -> tuple[Array, dict[str, Array]]:
+        value = pick(critic(batch.obs), batch.action)
+        terms = {"loss/critic": jnp.mean(optax.huber_loss(value, target))}
+        if setup.config.prox_coef:
+            apart = optax.tree.norm(optax.tree.sub(critic, state.anchor.critic), squared=True)
+            terms["loss/prox"] = hypers.prox_coef * apart
+        if rollout.advice:
+            own, valid = critic(rollout.obs), rollout.valid.astype(jnp.float32)
+            theirs = sum(advice.squared_distance(own, given) for given in rollout.advice)
+            terms["loss/neighbours"] = hypers.comm_penalty_coeff * weighted_mean(theirs, valid)
+        return jnp.asarray(sum(terms.values())), terms | {"q_mean": jnp.mean(value)}
+
+    grads, metrics = jax.grad(loss, has_aux=True)(params.critic)
+    take_step = gradients.optimiser(setup.config.optimiser, hypers.learning_rate, setup.across).update
+    updates, opt_state = take_step(grads, opt_state)
+    return (params._replace(critic=optax.apply_updates(params.critic, updates)), opt_state), metrics
+
+
+def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
+    """The values of all actions and their squared length: what a sum of squared distances is made of."""
+    return advice.opinion_on_outputs(state.params.critic(standardise(setup, state, obs)))
+
+
+def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
+    """Whether two learners would do different things, 0 or 1 at each observation."""
+    best = lambda one: jnp.argmax(one.params.critic(standardise(setup, one, obs)), -1)
+    return (best(state) != best(other)).astype(jnp.float32)
+
+
+def pick(values: Array, action: Array) -> Array:
+    """values[..., action]."""
+    return jnp.take_along_axis(values, action[..., None], -1)[..., 0]
+
+
+def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
+    """Observations as the network sees them."""
+    return observations.standardise(obs, state.statistics, setup.config.clip_obs)

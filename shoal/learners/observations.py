@@ -1,0 +1,36 @@
+"""Observations as a network sees them: by name, standardised by running moments."""
+
+from jax import Array
+
+from shoal.networks import is_image
+from shoal.ops import statistics
+from shoal.ops.statistics import Running
+from shoal.types import ObservationSpace, Tree
+
+
+def named(tree: Tree) -> dict[str, Tree]:
+    """Observations by name: a single one is called `obs`."""
+    return tree if isinstance(tree, dict) else {"obs": tree}
+
+
+def no_moments(space: ObservationSpace) -> dict[str, Running]:
+    """Moments of everything that is to be standardised, of no samples yet; pictures are left alone."""
+    return {name: statistics.empty(box.shape) for name, box in named(space).items() if not is_image(box)}
+
+
+def take_in(moments: dict[str, Running], obs: Tree, valid: Array) -> dict[str, Running]:
+    """The moments with more observations in them; obs and `valid` share their leading axes."""
+    parts = named(obs)
+    return {
+        name: statistics.merge(before, statistics.summarise(parts[name], valid))
+        for name, before in moments.items()
+    }
+
+
+def standardise(obs: Tree, moments: dict[str, Running], clip: float) -> Tree:
+    """Observations with mean 0 and deviation 1, where there are moments of them."""
+    parts = {
+        name: statistics.standardise(x, moments[name], clip) if name in moments else x
+        for name, x in named(obs).items()
+    }
+    return parts if isinstance(obs, dict) else parts["obs"]

@@ -1,0 +1,150 @@
+"""Replay: one learner's past, in a ring on the device, as steps to learn from again.
+
+A transition is `n` steps of one episode, or those that were left of it. Its rewards are kept apart, so that
+a discount that changes is the one that counts.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from shoal import trees
+from shoal.types import EnvSpec, ObservationSpace, Rollout, Tree
+
+
+class Transition(NamedTuple):
+    """What was done and what came of it."""
+
+    obs: Tree  # (...)
+    action: Tree  # (...)
+    reward: Array  # (n,), 0 after the episode's end
+    steps: Array  # () int32, of the n how many there were
+    next_obs: Tree  # (...) after those steps: the true final observation, where the episode ended
+    terminated: Array  # () bool: nothing follows
+
+
+class Replay(NamedTuple):
+    """The last transitions; the next one goes to `count` modulo the capacity."""
+
+    data: Transition  # (capacity, ...)
+    count: Array  # () int32, so far
+
+
+class Past(NamedTuple):
+    """What a learner remembers of its steps."""
+
+    replay: Replay
+    tail: Rollout  # the last n - 1 steps, whose returns are not known yet
+    num_steps: Array  # () int32, environment steps so far
+    warm: Array  # () bool: too few of them to learn from, so actions are random
+
+
+def no_past(
+    spec: EnvSpec, action: jax.ShapeDtypeStruct, capacity: int, num_envs: int, n: int, warm: bool
+) -> Past:
+    """Nothing yet; `action` is one action's shape and type."""
+    tail = no_tail(spec, action, num_envs, n)
+    return Past(empty(spec, action, capacity, n), tail, jnp.int32(0), jnp.bool_(warm))
+
+
+def remember(past: Past, rollout: Rollout, n: int, learning_starts: int) -> Past:
+    """The past with a rollout in it."""
+    rows, valid, tail = transitions(past.tail, rollout, n)
+    num_steps = past.num_steps + rollout.reward.size
+    replay = store(past.replay, trees.merge_axes(rows), valid.reshape(-1))
+    return Past(replay, tail, num_steps, num_steps < learning_starts)
+
+
+def empty(spec: EnvSpec, action: jax.ShapeDtypeStruct, capacity: int, n: int = 1) -> Replay:
+    """Room for `capacity` transitions of an environment."""
+    obs = _blank(spec.observation, (capacity,))
+    data = Transition(
+        obs=obs,
+        action=jnp.zeros((capacity, *action.shape), action.dtype),
+        reward=jnp.zeros((capacity, n)),
+        steps=jnp.zeros(capacity, jnp.int32),
+        next_obs=jax.tree.map(jnp.zeros_like, obs),
+        terminated=jnp.zeros(capacity, bool),
+    )
+    return Replay(data, jnp.int32(0))
+
+
+def size(replay: Replay) -> Array:
+    """How many transitions there are to sample from."""
+    return jnp.minimum(replay.count, replay.data.steps.shape[0])
+
+
+def store(replay: Replay, rows: Transition, valid: Array) -> Replay:
+    """Put in the valid ones of (B, ...) transitions, in their order; the oldest make room."""
+    capacity = replay.data.steps.shape[0]
+    place = replay.count + jnp.cumsum(valid)  # counted from 1
+    count = place[-1]
+    kept = valid & (place > count - capacity)  # so that no place is written twice
+    place = jnp.where(kept, (place - 1) % capacity, capacity)
+    put = lambda ring, new: ring.at[place].set(new.astype(ring.dtype), mode="drop")
+    return Replay(jax.tree.map(put, replay.data, rows), count)
+
+
+def sample(replay: Replay, key: Array, shape: tuple[int, ...]) -> Transition:
+    """Transitions drawn evenly, with replacement."""
+    index = jax.random.randint(key, shape, 0, jnp.maximum(size(replay), 1))
+    return jax.tree.map(lambda ring: ring[index], replay.data)
+
+
+def no_tail(spec: EnvSpec, action: jax.ShapeDtypeStruct, num_envs: int, n: int) -> Rollout:
+    """The steps before the first one: none of them valid."""
+    shape = (n - 1, num_envs)
+    never = jnp.zeros(shape, bool)
+    return Rollout(
+        obs=_blank(spec.observation, shape),
+        action=jnp.zeros((*shape, *action.shape), action.dtype),
+        reward=jnp.zeros(shape),
+        terminated=never,
+        truncated=never,
+        valid=never,
+        last_obs=(),
+    )
+
+
+def transitions(tail: Rollout, rollout: Rollout, n: int) -> tuple[Transition, Array, Rollout]:
+    """The transitions of T steps (T, E, ...), which of them are valid (T, E), and the tail for next time.
+
+    A step is looked at once the n - 1 after it are known: `tail` holds those that still wait.
+    """
+    num_steps = rollout.reward.shape[0]
+    new = rollout._replace(last_obs=(), advice=())
+    whole = jax.tree.map(lambda old, new: jnp.concatenate([old, new]), tail, new)  # (T + n - 1, E, ...)
+    after = jax.tree.map(lambda x, last: jnp.concatenate([x[1:], last[None]]), whole.obs, rollout.last_obs)
+    window = lambda tree, k: jax.tree.map(lambda x: x[k : k + num_steps], tree)
+    first = window(whole, 0)
+    alive, rewards = first.valid, []
+    steps = jnp.zeros(alive.shape, jnp.int32)
+    next_obs, terminated = window(after, 0), first.terminated
+    for k in range(n):
+        step = window(whole, k)
+        rewards.append(jnp.where(alive, step.reward, 0.0))
+        steps = steps + alive
+        next_obs = jax.tree.map(lambda new, old: _where(alive, new, old), window(after, k), next_obs)  # noqa: B023
+        terminated = jnp.where(alive, step.terminated, terminated)
+        alive = alive & ~(step.terminated | step.truncated)
+    rows = Transition(first.obs, first.action, jnp.stack(rewards, -1), steps, next_obs, terminated)
+    return rows, first.valid, jax.tree.map(lambda x: x[num_steps:], whole)
+
+
+def discounted(batch: Transition, gamma: Array) -> tuple[Array, Array]:
+    """sum_k gamma^k r_k over the steps of each transition, and the discount of what follows them."""
+    powers = gamma ** jnp.arange(batch.reward.shape[-1])
+    following = gamma**batch.steps * ~batch.terminated
+    return batch.reward @ powers, following
+
+
+def _blank(space: ObservationSpace, shape: tuple[int, ...]) -> Tree:
+    if isinstance(space, dict):
+        return {name: _blank(box, shape) for name, box in space.items()}
+    return jnp.zeros((*shape, *space.shape), space.dtype)
+
+
+def _where(condition: Array, yes: Array, no: Array) -> Array:
+    return jnp.where(condition.reshape(condition.shape + (1,) * (yes.ndim - condition.ndim)), yes, no)

@@ -1,0 +1,430 @@
+"""Twin delayed deep deterministic policy gradients (Fujimoto et al. 2018), for one learner.
+
+Actions are numbers between -1 and 1 in here, whatever the environment's bounds; noise is in the same units.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from shoal import trees
+from shoal.learners import gradients, observations, replay
+from shoal.learners.replay import Past, Transition
+from shoal.networks import ActionValue, Policy, make_action_value, make_policy
+from shoal.ops import advice
+from shoal.ops.statistics import weighted_mean
+from shoal.types import Box, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree, check_choices
+
+
+@dataclass(frozen=True)
+class TD3Config:
+    """TD3's settings; names and defaults are Stable-Baselines3's where it has one."""
+
+    num_envs: int = 1
+    """Environments per learner, stepped together."""
+    num_steps: int = 2
+    """Steps per environment between updates."""
+    gradient_steps: int | None = None
+    """Critic updates after them; one for each environment step unless given."""
+    batch_size: int = 256
+    """Transitions per update."""
+    buffer_size: int = 1_000_000
+    """Transitions a learner remembers."""
+    learning_starts: int = 10_000
+    """Steps of uniformly random actions, and no learning, at the start."""
+    learning_rate: float = 1e-3
+    """The critics' step size."""
+    actor_learning_rate: float | None = None
+    """The actor's; the critics' unless given."""
+    gamma: float = 0.99
+    """Discount."""
+    n_step: int = 1
+    """Rewards that are added up before a target network judges the rest."""
+    tau: float = 0.005
+    """How far target networks move at a time."""
+    policy_delay: int = 2
+    """Critic updates for each of the actor and the targets."""
+    exploration_noise: float = 0.1
+    """Deviation of the noise on actions."""
+    exploration: Literal["gaussian", "ou"] = "gaussian"
+    """Independent noise, or one that remembers (Ornstein-Uhlenbeck)."""
+    ou_theta: float = 0.15
+    """How fast that memory fades per step."""
+    target_noise: float = 0.2
+    """Deviation of the noise on the target's actions."""
+    target_noise_clip: float = 0.5
+    """Bound on it."""
+    norm_obs: bool = False
+    """Standardise observations by running statistics (pictures are left alone)."""
+    clip_obs: float = 10.0
+    """Bound on standardised observations."""
+    comm_penalty_coeff: float = 0.1
+    """Weight of the distance to the actions an exchange shows the learner (exchange neighbours)."""
+    prox_coef: float = 0.0
+    """Weight of the distance to the model last received (FedProx; beta)."""
+    prox_form: Literal["parameters", "outputs"] = "parameters"
+    """That distance is between parameters, or between the actions and values they give."""
+    optimiser: Literal["adam", "sgd"] = "adam"
+    """What takes the steps."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Sizes of the hidden layers."""
+    activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "relu"
+    """Activation between layers."""
+    network: Literal["nature", "impala", "mlp"] = "nature"
+    """What pictures go through, before the hidden layers."""
+    init: Literal["orthogonal", "xavier", "fan_in"] = "fan_in"
+    """How weights begin."""
+
+    evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "actor_learning_rate", "exploration_noise")
+    """What a population changes unless told."""
+
+    @property
+    def rollout_size(self) -> int:
+        """Samples per rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def rows(self) -> int:
+        """Samples per step of the optimiser."""
+        return self.batch_size
+
+    @property
+    def num_gradients(self) -> int:
+        """Critic updates per rollout."""
+        return self.rollout_size if self.gradient_steps is None else self.gradient_steps
+
+    def __post_init__(self):
+        check_choices(self)
+        for name in ("num_envs", "num_steps", "batch_size", "buffer_size", "n_step", "policy_delay"):
+            if getattr(self, name) < 1:
+                raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.num_gradients < 1 or self.learning_starts < 0:
+            raise ShoalError("gradient_steps must be at least 1, and learning_starts not negative")
+        if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 < self.tau <= 1:
+            raise ShoalError(
+                "learning_rate must be positive, gamma between 0 and 1, tau above 0 and at most 1"
+            )
+        if self.comm_penalty_coeff < 0 or self.prox_coef < 0:
+            raise ShoalError("comm_penalty_coeff and prox_coef must not be negative")
+        if self.exploration_noise < 0 or self.target_noise < 0 or not 0 < self.ou_theta <= 1:
+            raise ShoalError("noise must not be negative, and ou_theta above 0 and at most 1")
+
+
+class Hypers(NamedTuple):
+    """What a population may evolve: data, so a change never recompiles. Every leaf is ()."""
+
+    learning_rate: Array
+    actor_learning_rate: Array
+    gamma: Array
+    tau: Array
+    exploration_noise: Array
+    target_noise: Array
+    target_noise_clip: Array
+    comm_penalty_coeff: Array
+    prox_coef: Array
+
+
+class Params(NamedTuple):
+    """The networks; an exchange may take some of them by name."""
+
+    actor: Policy
+    critic: tuple[ActionValue, ActionValue]
+    target_actor: Policy
+    target_critic: tuple[ActionValue, ActionValue]
+
+
+class OptStates(NamedTuple):
+    """Adam's moments, of each network that learns."""
+
+    actor: Tree
+    critic: Tree
+
+
+class Memory(NamedTuple):
+    """What stays with the learner."""
+
+    past: Past
+    num_gradients: Array  # () int32, critic updates so far
+    wander: Array  # (E, A) exploration noise that remembers, of deviation 1
+
+
+class Setup(NamedTuple):
+    """What is fixed when a learner is made: the static argument of every function below."""
+
+    config: TD3Config
+    spec: EnvSpec
+    num_actions: int
+    across: tuple[str, ...] = ()
+
+
+def td3(config: TD3Config, spec: EnvSpec, across: tuple[str, ...] = ()) -> Learner:
+    """A TD3 learner for an environment with continuous, bounded actions.
+
+    `across` names the mapped axes over which gradients are averaged: learners that share every step.
+
+    >>> import jax, shoal
+    >>> learner = shoal.td3(shoal.TD3Config(buffer_size=100), shoal.make("Pendulum-v1").spec)
+    >>> state = learner.init(jax.random.key(0))
+    >>> obs, noise = jax.numpy.zeros((7, 3)), jax.numpy.zeros((7, 1))
+    >>> action, memory = learner.act(learner.visit(state, 7), obs, noise)
+    >>> action.shape
+    (7, 1)
+    """
+    bounds = spec.action
+    if not isinstance(bounds, Box) or not np.all(
+        np.isfinite([*np.ravel(bounds.low), *np.ravel(bounds.high)])
+    ):
+        raise ShoalError(f"td3 needs continuous actions between bounds, which {spec.name} does not have")
+    setup = Setup(config, spec, prod(bounds.shape), across)
+    functions = (init, draw, act, update, opinion, distance, visit)
+    return Learner(*(partial(function, setup) for function in functions), grouped=False)
+
+
+def init(setup: Setup, key: Array) -> LearnerState:
+    """A learner that has seen nothing; its two critics differ from the start."""
+    config, spec, num_actions = setup.config, setup.spec, setup.num_actions
+    key_actor, *keys_critic = jax.random.split(key, 3)
+    layers = {
+        "hidden": config.hidden,
+        "activation": config.activation,
+        "images": config.network,
+        "init": config.init,
+    }
+    actor = make_policy(key_actor, spec, num_actions, **layers)
+    first, second = (make_action_value(key, spec, num_actions, **layers) for key in keys_critic)
+    params = Params(actor, (first, second), actor, (first, second))
+    settings = {name: getattr(config, name) for name in Hypers._fields}
+    settings["actor_learning_rate"] = config.actor_learning_rate or config.learning_rate
+    memory = Memory(
+        past=no_past(setup, config.num_envs, config.buffer_size, warm=config.learning_starts > 0),
+        num_gradients=jnp.int32(0),
+        wander=jnp.zeros((config.num_envs, num_actions)),
+    )
+    start = gradients.optimiser(config.optimiser, 0.0).init
+    return LearnerState(
+        params=params,
+        statistics=observations.no_moments(spec.observation) if config.norm_obs else {},
+        opt_state=OptStates(start(params.actor), start(params.critic)),
+        hypers=Hypers(**{name: jnp.float32(x) for name, x in settings.items()}),
+        memory=memory,
+        anchor=params if config.prox_coef else (),
+    )
+
+
+def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Array:
+    """Normal noise for (T, E) actions."""
+    return jax.random.normal(key, (*shape, setup.num_actions))
+
+
+def act(setup: Setup, state: LearnerState, obs: Tree, noise: Array) -> tuple[Array, Memory]:
+    """The policy's actions, with noise on them; at the start, random ones.
+
+    Normal noise through its own distribution function is uniform: that is what random actions are made of.
+    """
+    memory = state.memory
+    if setup.config.exploration == "ou":
+        keep = 1 - setup.config.ou_theta
+        noise = keep * memory.wander + (1 - keep**2) ** 0.5 * noise
+        memory = memory._replace(wander=noise)
+    chosen = policy(state.params.actor, standardise(setup, state, obs))
+    noisy = jnp.clip(chosen + state.hypers.exploration_noise * noise, -1, 1)
+    random = jax.scipy.special.erf(noise / 2**0.5)
+    return to_bounds(setup.spec.action, jnp.where(memory.past.warm, random, noisy)), memory
+
+
+def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
+    """The learner in other environments than it trains in: with nothing remembered, and nothing random."""
+    wander = jnp.zeros((num_envs, setup.num_actions))
+    past = no_past(setup, num_envs, capacity=1, warm=False)
+    return state._replace(memory=state.memory._replace(past=past, wander=wander))
+
+
+def no_past(setup: Setup, num_envs: int, capacity: int, warm: bool) -> Past:
+    """Nothing remembered yet."""
+    action = jax.ShapeDtypeStruct((setup.num_actions,), jnp.float32)
+    return replay.no_past(setup.spec, action, capacity, num_envs, setup.config.n_step, warm)
+
+
+def update(
+    setup: Setup, key: Array, state: LearnerState, rollout: Rollout
+) -> tuple[LearnerState, dict[str, Array]]:
+    """Remember one rollout, then learn from what is remembered; the first steps are only remembered."""
+    config = setup.config
+    seen = rollout._replace(action=from_bounds(setup.spec.action, rollout.action))
+    past = replay.remember(state.memory.past, seen, config.n_step, config.learning_starts)
+    moments = observations.take_in(state.statistics, rollout.obs, rollout.valid)
+    state = state._replace(statistics=moments, memory=state.memory._replace(past=past))
+    key_sample, key_noise = jax.random.split(key)
+    shape = (config.num_gradients, config.batch_size)
+    batches = replay.sample(past.replay, key_sample, shape)
+    batches = batches._replace(
+        obs=standardise(setup, state, batches.obs), next_obs=standardise(setup, state, batches.next_obs)
+    )
+    noise = jax.random.normal(key_noise, (*shape, setup.num_actions))
+    rollout = rollout._replace(obs=standardise(setup, state, rollout.obs))
+    (params, opt_state), metrics = learn(setup, state, rollout, batches, noise)
+
+    started = ~past.warm
+    params, opt_state = trees.where(started, (params, opt_state), (state.params, state.opt_state))
+    metrics = jax.tree.map(lambda x: jnp.where(started, x, 0.0), metrics)
+    metrics["updates_per_step"] = started * jnp.float32(config.num_gradients / config.rollout_size)
+    metrics["replay_size"] = replay.size(past.replay).astype(jnp.float32)
+    done = state.memory.num_gradients + started * config.num_gradients
+    memory = state.memory._replace(num_gradients=done)
+    return state._replace(params=params, opt_state=opt_state, memory=memory), metrics
+
+
+def learn(
+    setup: Setup, state: LearnerState, rollout: Rollout, batches: Transition, noise: Array
+) -> tuple[tuple[Params, OptStates], dict[str, Array]]:
+    """Critic updates, each on its own batch; after every `policy_delay` of them the actor and the targets.
+
+    The delay is a loop in a loop, so nothing is computed to be thrown away. Only where an update has fewer
+    critic steps than the delay (as when critics meet after each) is the actor's step taken and dropped.
+    """
+    delay = setup.config.policy_delay
+    start = (state.params, state.opt_state)
+    critic_step = partial(improve_critics, setup, state)
+
+    def follow(carry, batch):
+        carry, metrics = improve_actor(setup, state, rollout, carry, batch)
+        return (move_targets(state.hypers.tau, carry[0]), carry[1]), metrics
+
+    def together(carry, part):
+        batches, noise = part
+        carry, critic = jax.lax.scan(critic_step, carry, (batches, noise))
+        carry, actor = follow(carry, trees.take(batches, -1))
+        return carry, jax.tree.map(jnp.mean, critic) | actor
+
+    def one_by_one(carry, part):
+        (batch, noise), count = part
+        carry, critic = critic_step(carry, (batch, noise))
+        moved, actor = follow(carry, batch)
+        return trees.where(count % delay == 0, moved, carry), critic | actor
+
+    num_gradients = setup.config.num_gradients
+    if num_gradients % delay == 0:
+        parts = trees.split_axis((batches, noise), num_gradients // delay)
+        carry, metrics = jax.lax.scan(together, start, parts)
+    else:
+        counts = state.memory.num_gradients + 1 + jnp.arange(num_gradients)
+        carry, metrics = jax.lax.scan(one_by_one, start, ((batches, noise), counts))
+    metrics = jax.tree.map(jnp.mean, metrics)
+    total = sum(term for name, term in metrics.items() if name.startswith("loss/"))
+    return carry, metrics | {"loss/total": jnp.asarray(total)}
+
+
+def improve_critics(
+    setup: Setup, state: LearnerState, carry: tuple[Params, OptStates], part: tuple[Transition, Array]
+) -> tuple[tuple[Params, OptStates], dict[str, Array]]:
+    """One step of both critics towards r + gamma^n min_i Q'_i(s', clip(pi'(s') + clip(noise)))."""
+    (params, opt_state), (batch, noise), hypers = carry, part, state.hypers
+    bound = hypers.target_noise_clip
+    smoothing = jnp.clip(hypers.target_noise * noise, -bound, bound)
+    next_action = jnp.clip(policy(params.target_actor, batch.next_obs) + smoothing, -1, 1)
+    first, second = (critic(batch.next_obs, next_action) for critic in params.target_critic)
+    reward, discount = replay.discounted(batch, hypers.gamma)
+    target = reward + discount * jnp.minimum(first, second)
+
+    def loss(critic: tuple[ActionValue, ActionValue]) -> tuple[Array, dict[str, Array]]:
+        values = [one(batch.obs, batch.action) for one in critic]
+        terms = {"loss/critic": jnp.asarray(sum(jnp.mean((value - target) ** 2) for value in values))}
+        if setup.config.prox_coef:
+            anchor = state.anchor.critic
+            theirs = [one(batch.obs, batch.action) for one in anchor]
+            terms["loss/critic_prox"] = hypers.prox_coef * apart(setup, critic, anchor, values, theirs)
+        return jnp.asarray(sum(terms.values())), terms | {"q_mean": jnp.mean(values[0])}
+
+    grads, metrics = jax.grad(loss, has_aux=True)(params.critic)
+    take_step = gradients.optimiser(setup.config.optimiser, hypers.learning_rate, setup.across).update
+    updates, moments = take_step(grads, opt_state.critic)
+    critic = optax.apply_updates(params.critic, updates)
+    return (params._replace(critic=critic), opt_state._replace(critic=moments)), metrics
+
+
+def improve_actor(
+    setup: Setup,
+    state: LearnerState,
+    rollout: Rollout,
+    carry: tuple[Params, OptStates],
+    batch: Transition,
+) -> tuple[tuple[Params, OptStates], dict[str, Array]]:
+    """One step of the actor up the first critic's value."""
+    (params, opt_state), hypers = carry, state.hypers
+
+    def loss(actor: Policy) -> tuple[Array, dict[str, Array]]:
+        action = policy(actor, batch.obs)
+        terms = {"loss/actor": -jnp.mean(params.critic[0](batch.obs, action))}
+        if setup.config.prox_coef:
+            anchor = state.anchor.actor
+            theirs = policy(anchor, batch.obs)
+            terms["loss/actor_prox"] = hypers.prox_coef * apart(setup, actor, anchor, [action], [theirs])
+        if rollout.advice:
+            own, valid = policy(actor, rollout.obs), rollout.valid.astype(jnp.float32)
+            theirs = sum(advice.squared_distance(own, given) for given in rollout.advice)
+            terms["loss/neighbours"] = hypers.comm_penalty_coeff * weighted_mean(theirs, valid)
+        return jnp.asarray(sum(terms.values())), terms
+
+    grads, metrics = jax.grad(loss, has_aux=True)(params.actor)
+    take_step = gradients.optimiser(setup.config.optimiser, hypers.actor_learning_rate, setup.across).update
+    updates, moments = take_step(grads, opt_state.actor)
+    actor = optax.apply_updates(params.actor, updates)
+    return (params._replace(actor=actor), opt_state._replace(actor=moments)), metrics
+
+
+def move_targets(tau: Array, params: Params) -> Params:
+    """target <- target + tau (network - target)."""
+    return params._replace(
+        target_actor=gradients.nudge(tau, params.target_actor, params.actor),
+        target_critic=gradients.nudge(tau, params.target_critic, params.critic),
+    )
+
+
+def apart(setup: Setup, own: Tree, anchor: Tree, outputs: list[Array], theirs: list[Array]) -> Array:
+    """The squared distance to an anchor: of all parameters, or the mean one of what comes out."""
+    if setup.config.prox_form == "parameters":
+        return optax.tree.norm(optax.tree.sub(own, anchor), squared=True)
+    return jnp.asarray(sum(jnp.mean((a - b) ** 2) for a, b in zip(outputs, theirs, strict=True)))
+
+
+def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
+    """The policy's actions and their squared lengths: what a sum of squared distances is made of."""
+    return advice.opinion_on_outputs(policy(state.params.actor, standardise(setup, state, obs)))
+
+
+def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
+    """The squared distance between two policies' actions at each observation."""
+    own = policy(state.params.actor, standardise(setup, state, obs))
+    theirs = policy(other.params.actor, standardise(setup, other, obs))
+    return jnp.sum((own - theirs) ** 2, -1)
+
+
+def policy(actor: Policy, obs: Tree) -> Array:
+    """Actions between -1 and 1, (..., A)."""
+    return jnp.tanh(actor(obs))
+
+
+def to_bounds(space: Box, action: Array) -> Array:
+    """From [-1, 1] to the environment's own bounds and shape."""
+    low, high = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), space.shape) for x in (space.low, space.high))
+    shaped = action.reshape(*action.shape[:-1], *space.shape)
+    return low + (shaped + 1) / 2 * (high - low)
+
+
+def from_bounds(space: Box, action: Array) -> Array:
+    """The way back, flat."""
+    low, high = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), space.shape) for x in (space.low, space.high))
+    scaled = 2 * (action - low) / (high - low) - 1
+    return scaled.reshape(*action.shape[: action.ndim - len(space.shape)], prod(space.shape))
+
+
+def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
+    """Observations as the networks see them."""
+    return observations.standardise(obs, state.statistics, setup.config.clip_obs)
