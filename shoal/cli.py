@@ -15,9 +15,9 @@ from shoal.types import ShoalError
 USAGE = """\
 usage: shoal COMMAND ...
 
-  shoal train ENV [--algo ppo] [--steps N] [--learners L] [--exchange KIND] [--seed S] [--out DIR]
-                  [--clobber] [--config FILE]
-  shoal eval RUN [--episodes 100] [--learner best|mean|all|K] [--json]
+  shoal train ENV [--algo ppo|td3|dqn] [--steps N] [--learners L] [--exchange KIND] [--seed S] [--out DIR]
+                  [--clobber] [--config FILE] [--param-name NAME]
+  shoal eval RUN [--episodes 100] [--learner best|mean|all|K] [--levels seen|unseen|all] [--json]
   shoal play RUN [--learner best] [--gif FILE] [--mp4 FILE] [--human]
   shoal plot RUN [RUN ...] [--out DIR]
   shoal envs [PATTERN]
@@ -38,6 +38,8 @@ class Eval:
     """best, mean (the average of all learners' parameters), all, or a number."""
     each_world: bool = False
     """Where worlds differ, show every learner in every learner's world too."""
+    levels: Literal["seen", "unseen", "all"] | None = None
+    """Which levels of a generated game (Procgen): those of training, those it never showed, or all."""
     checkpoint: Literal["latest", "best"] = "latest"
     """Which checkpoint to load."""
     seed: int = 0
@@ -165,7 +167,13 @@ def train(arguments: list[str]) -> int:
 def parse_train(arguments: list[str]):
     """The configuration: a flag beats the file, the file beats the preset, the preset the default."""
     from shoal.exchange.make import ExchangeConfig
-    from shoal.runs.config import from_settings, preset_settings, read_exchanges, read_settings
+    from shoal.runs.config import (
+        from_settings,
+        named_settings,
+        preset_settings,
+        read_exchanges,
+        read_settings,
+    )
     from shoal.train import TrainConfig
 
     first = arguments[0] if arguments and not arguments[0].startswith("-") else None
@@ -173,6 +181,7 @@ def parse_train(arguments: list[str]):
     file, flags = _take(flags, "--config")
     algo, flags = _take(flags, "--algo")
     replay, flags = _take(flags, "--replay")
+    param_name, flags = _take(flags, "--param-name")
     world_file, flags = _take(flags, "--env-params")
     matrix_file, flags = _take(flags, "--comm-matrix")
     options, flags = _take_options(flags)
@@ -187,7 +196,12 @@ def parse_train(arguments: list[str]):
     if env is None:
         raise ShoalError("which environment? e.g. shoal train CartPole-v1 (shoal envs lists them)")
     algo = algo or settings.get("algo", "ppo")
-    settings = ({} if "--no-preset" in flags or file else preset_settings(env, algo)) | settings
+    if param_name and (file or "--no-preset" in flags):
+        raise ShoalError("--param-name begins from a preset; leave out --config, --replay and --no-preset")
+    if param_name:
+        settings = named_settings(env, param_name, algo)
+    elif not file and "--no-preset" not in flags:
+        settings = preset_settings(env, algo)
     settings |= {"env": env, "algo": algo, "env_options": settings.get("env_options", {}) | options}
     settings |= {"env_params": world_file} if world_file else {}
     default = from_settings(settings)
@@ -211,9 +225,10 @@ def parse_train(arguments: list[str]):
         "options below: --config FILE takes settings from a file (RUN/config.yaml, say), --env-options "
         "NAME=VALUE ... hands options to the environment's constructor, --env-params FILE gives every "
         "learner its world's physical parameters, --comm-matrix FILE says who listens to whom, --replay RUN "
-        "trains one learner with the hyperparameters of a population's best line of descent.",
+        "trains one learner with the hyperparameters of a population's best line of descent, --param-name "
+        "NAME begins from a preset that has a name (easy-200, for Procgen).",
         args=_whole_numbers(flags),
-        config=(tyro.conf.OmitArgPrefixes,),
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
     )
     if listed and (matrix_file or parsed.exchange != single):
         raise ShoalError(f"{file} lists several exchanges; change them there")
@@ -234,10 +249,11 @@ def evaluate(arguments: list[str]) -> int:
 
     opened = session.open_run(options.run, options.checkpoint)
     names, cohort = session.choose(opened, options.learner)
+    opened, world = session.on_levels(opened, options.levels)
     places = session.places(opened, names, options.episodes, options.each_world)
     if places is None:
         returns, lengths = evaluate(opened.recipe, opened.learner, cohort, options.episodes, options.seed)
-        rows = [summarise(*row) for row in zip(names, returns, lengths, strict=True)]
+        rows = [summarise(*row, world) for row in zip(names, returns, lengths, strict=True)]
     else:
         rows = evaluate_worlds(opened.recipe, opened.learner, cohort, names, places, options.seed)
     if options.json:

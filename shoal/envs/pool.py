@@ -103,6 +103,16 @@ def import_envpool() -> ModuleType:
     return envpool
 
 
+def option_names(name: str) -> set[str]:
+    """The options EnvPool lets one choose for an environment; none where it is not EnvPool's."""
+    identifier = name.removeprefix("envpool:")
+    try:
+        known = import_envpool().list_all_envs()
+    except ShoalError:
+        return set()
+    return set(_described(identifier, {}).config._fields) - _OURS if identifier in known else set()
+
+
 def _doors(name: str, options: dict[str, Any]) -> Doors:
     from shoal.envs.spaces import action_door, observation_door
 
@@ -143,14 +153,23 @@ def _described(name: str, options: dict[str, Any]) -> Any:
             raise ShoalError(f"{name} needs Qt 5: apt-get install libqt5gui5") from error
         raise ShoalError(f"{name}: EnvPool cannot load it: {_first_line(error)}") from error
     except TypeError as error:
-        known = set(import_envpool().make_spec(name).config._fields) - _OURS
-        others = ", ".join(sorted(options.keys() - known))
+        others = ", ".join(sorted(options.keys() - (known := option_names(name))))
         if not others:
-            raise ShoalError(f"{name}: an option has a value of the wrong type, in {options}") from error
+            raise ShoalError(f"{name}: {_mistyped(name, options)}") from error
         takes = ", ".join(sorted(known))
         raise UnknownOptions(f"envpool:{name} does not take {others}; it takes {takes}") from error
     except (RuntimeError, ValueError, AssertionError) as error:
         raise ShoalError(f"{name}: EnvPool refused it: {_first_line(error)}") from error
+
+
+def _mistyped(name: str, options: dict[str, Any]) -> str:
+    """Which option's value is not of the kind its default is; a whole number will do for any number."""
+    defaults = import_envpool().make_spec(name).config._asdict()
+    for key, value in options.items():
+        kind = type(defaults[key])
+        if not isinstance(value, (int, float) if kind is float else kind):
+            return f"the option {key} is of type {kind.__name__}, not {value!r}"
+    return f"an option has a value of the wrong type, in {options}"
 
 
 def _pool(doors: Doors, options: dict[str, Any], seeds: np.ndarray, num_devices: int, rendering: bool) -> Any:

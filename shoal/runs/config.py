@@ -12,35 +12,58 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from shoal.exchange.make import ExchangeConfig
+from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig
+from shoal.learners.td3 import TD3Config
 from shoal.runs.files import disk_errors, read_json, write_text
 from shoal.train import TrainConfig
 from shoal.types import ShoalError
 
-ALGORITHMS = {"ppo": PPOConfig}
+ALGORITHMS = {"ppo": PPOConfig, "td3": TD3Config, "dqn": DQNConfig}
 """Settings by the name of the algorithm."""
 EXCHANGE_NAMES = {f.name for f in fields(ExchangeConfig)}
 EXCHANGE_KINDS = get_args(get_type_hints(ExchangeConfig)["exchange"])
 
 
-def preset(env: str, **settings) -> TrainConfig:
-    """The settings known to work for an environment, some of them changed.
+def preset(env: str, param_name: str | None = None, **settings) -> TrainConfig:
+    """The settings known to work for an environment, or those of a named preset, some of them changed.
 
     >>> config = preset("CartPole-v1", steps=1000, learning_rate=0.002)
     >>> config.steps, config.algo.num_envs, config.algo.learning_rate
     (1000, 8, 0.002)
+    >>> preset("BigfishEasy-v0", param_name="easy-200").algo.num_envs
+    128
     """
-    return from_settings({"env": env} | preset_settings(env) | settings)
+    algo = settings.get("algo", "ppo")
+    known = named_settings(env, param_name, algo) if param_name else preset_settings(env, algo)
+    return from_settings({"env": env} | known | settings)
 
 
 def preset_settings(env: str, algo: str = "ppo") -> dict[str, Any]:
     """What the presets say of an environment: of its id, or of the first pattern that fits."""
     name = env.split(":")[-1]
-    presets = _presets()
+    presets = _presets()["presets"]
     match = name if name in presets else next((p for p in presets if fnmatchcase(name, p)), None)
-    return (
-        {} if match is None or algo != "ppo" else {k: v for k, v in presets[match].items() if k != "source"}
-    )
+    return {} if match is None or algo != "ppo" else _only_settings(presets[match])
+
+
+def named_settings(env: str, param_name: str, algo: str = "ppo") -> dict[str, Any]:
+    """What the preset of that name says, if it is for such an environment and algorithm."""
+    name, named = env.split(":")[-1], _presets()["named"]
+    if param_name not in named:
+        raise ShoalError(f"no preset is named {param_name!r}; choose from {', '.join(named)}")
+    if algo != "ppo":
+        raise ShoalError(f"preset {param_name} is for ppo, not for {algo}")
+    if not fnmatchcase(name, named[param_name]["for"]):
+        fitting = [other for other, entry in named.items() if fnmatchcase(name, entry["for"])]
+        question = f"; for {env} there is {' and '.join(fitting)}" if fitting else ""
+        raise ShoalError(f"preset {param_name} is for {named[param_name]['for']}, not for {env}{question}")
+    return _only_settings(named[param_name])
+
+
+def _only_settings(entry: dict[str, Any]) -> dict[str, Any]:
+    """A preset without what is said about it."""
+    return {key: value for key, value in entry.items() if key not in ("source", "for")}
 
 
 def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
@@ -182,8 +205,8 @@ def _title(exchange: ExchangeConfig) -> str:
 
 
 @cache
-def _presets() -> dict[str, dict[str, Any]]:
+def _presets() -> dict[str, dict[str, dict[str, Any]]]:
     import yaml
 
     text = files("shoal.runs").joinpath("presets.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)["presets"]
+    return yaml.safe_load(text)

@@ -1,0 +1,151 @@
+"""TD3 learners who share gradients or parameters, against one learner that has all their samples."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal import trees
+from shoal.exchange.make import ExchangeConfig, make_exchange
+from shoal.learners import td3
+from shoal.learners.replay import Transition
+from shoal.learners.td3 import Setup, TD3Config
+from shoal.types import Box, EnvSpec, Standing
+
+KEY = jax.random.key(2)
+SPEC = EnvSpec("together", "jax", Box((3,)), Box((2,), -1.0, 1.0))
+NUM, BATCH = 3, 8
+SETTINGS = {
+    "num_envs": 1,
+    "num_steps": 2,
+    "batch_size": BATCH,
+    "buffer_size": 10,
+    "hidden": (6,),
+    "activation": "tanh",
+    "tau": 0.2,
+    "learning_starts": 0,
+    "learning_rate": 0.05,
+}
+EVERYONE = Standing(jnp.zeros(NUM), jnp.zeros(NUM), jnp.zeros(NUM, jnp.int32), jnp.ones(NUM, bool))
+
+
+def random_batches(seed, num_steps):
+    """Each learner's own batches and noise, (L, G, B, ...)."""
+    rng = np.random.default_rng(seed)
+    shape = (NUM, num_steps, BATCH)
+    real = lambda *more: jnp.float32(rng.normal(size=(*shape, *more)) + rng.normal(size=(NUM, 1, 1, *more)))
+    batch = Transition(
+        obs=real(3),
+        action=jnp.tanh(real(2)),
+        reward=real(1),
+        steps=jnp.ones(shape, jnp.int32),
+        next_obs=real(3),
+        terminated=jnp.asarray(rng.random(shape) < 0.2),
+    )
+    return batch, real(2)
+
+
+def pooled(tree):
+    """(L, G, B, ...) -> (G, L * B, ...): one learner's, as large as all together."""
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), tree)
+
+
+def learned(setup, state, batches, noise):
+    """The learner after its steps on given batches, which no replay has to hold."""
+    (params, opt_state), _ = td3.learn(setup, state, no_rollout(), batches, noise)
+    done = state.memory.num_gradients + noise.shape[0]
+    return state._replace(
+        params=params, opt_state=opt_state, memory=state.memory._replace(num_gradients=done)
+    )
+
+
+def no_rollout():
+    """Nobody gives advice, so nothing of it is read."""
+    from shoal.types import Rollout
+
+    return Rollout((), (), (), (), (), (), ())
+
+
+def gap(a, b):
+    return max(jax.tree.leaves(jax.tree.map(lambda x, y: float(np.abs(x - y).max()), a, b)))
+
+
+@pytest.mark.parametrize("gradient_steps", [4, 1])
+def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(gradient_steps):
+    """Adam included, over six updates, in both ways to keep the delay."""
+    config = TD3Config(**SETTINGS, gradient_steps=gradient_steps)
+    many, one = Setup(config, SPEC, 2, ("group",)), Setup(config, SPEC, 2)
+    step_many = jax.jit(jax.vmap(partial(learned, many), axis_name="group"))
+    step_one = jax.jit(partial(learned, one))
+    alone = begun = td3.init(one, KEY)
+    cohort = trees.stack([alone] * NUM)
+    for seed in range(6):
+        batches, noise = random_batches(seed, gradient_steps)
+        cohort = step_many(cohort, batches, noise)
+        alone = step_one(alone, *pooled((batches, noise)))
+        for i in range(NUM):
+            assert gap(trees.take(cohort.params, i), alone.params) < 1e-4
+            assert gap(trees.take(cohort.params, i), trees.take(cohort.params, 0)) == 0
+    assert gap(alone.params, begun.params) > 0.02
+    apart = jax.jit(jax.vmap(partial(learned, one)))(trees.stack([begun] * NUM), batches, noise)
+    assert gap(trees.take(apart.params, 0), trees.take(apart.params, 1)) > 0.01
+
+
+CRITICS = ExchangeConfig("average", parts=("critic", "target_critic"), local_updates=1)
+ACTORS = ExchangeConfig("average", parts=("actor", "target_actor"), local_updates=2)
+
+
+def meeting(num_updates, learning_rate):
+    """Learners who average after each plain critic step, and a learner of all samples, after every update."""
+    settings = SETTINGS | {"optimiser": "sgd", "gradient_steps": 1, "learning_rate": learning_rate}
+    config = TD3Config(**settings, actor_learning_rate=0.2)
+    setup, one = Setup(config, SPEC, 2), td3.td3(config, SPEC)
+    exchange = make_exchange((CRITICS, ACTORS), one, NUM)
+    alone = one.init(KEY)
+    memory, cohort = exchange.init(trees.stack([alone] * NUM))
+
+    @jax.jit
+    def advance(memory, cohort, alone, batches, noise):
+        cohort = jax.vmap(partial(learned, setup))(cohort, batches, noise)
+        memory, cohort, _ = exchange.apply(KEY, memory, cohort, EVERYONE)
+        return memory, cohort, learned(setup, alone, *pooled((batches, noise)))
+
+    found = []
+    for seed in range(num_updates):
+        memory, cohort, alone = advance(memory, cohort, alone, *random_batches(seed, 1))
+        found.append((trees.take(cohort.params, 1), alone.params))
+        same = lambda part: gap(trees.take(part, 0), trees.take(part, 2))  # noqa: B023
+        assert same(cohort.params.critic) == 0
+        assert (same(cohort.params.actor) == 0) or seed % 2 == 0
+    return found
+
+
+def test_critics_who_meet_after_every_step_are_one_critic_of_all_samples():
+    """With plain steps, as long as the actor that judges is one: until it has moved."""
+    (one, alone), (two, alone_two) = meeting(2, learning_rate=0.05)
+    for found, expected in ((one, alone), (two, alone_two)):
+        assert gap(found.critic, expected.critic) < 1e-6
+        assert gap(found.target_critic, expected.target_critic) < 1e-6
+    assert gap(one.critic, two.critic) > 0.01
+    assert gap(one.actor, two.actor) > 1e-3
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="an actor steps up its own critic, in the same update and before that critic has met the others'",
+)
+def test_critics_every_update_and_actors_every_delay_are_centralised_td3():
+    """N = L = 1: the claim, over eight updates, to the rounding of single precision."""
+    for found, expected in meeting(8, learning_rate=0.05):
+        assert gap(found, expected) < 1e-5
+
+
+def test_the_gap_to_centralised_td3_is_of_the_order_of_the_critics_step():
+    """It comes from that one step alone: a tenth of the step leaves about a tenth of the gap."""
+    large, small = (
+        gap(found.actor, expected.actor)
+        for found, expected in (meeting(2, learning_rate=rate)[-1] for rate in (0.05, 0.005))
+    )
+    assert 5 < large / small < 20

@@ -1,0 +1,90 @@
+"""Presets with a name: complete, as published, and only for the environments they are for."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import shoal.runs
+from shoal import ShoalError, preset
+from shoal.cli import parse_train
+
+FILE = yaml.safe_load((Path(shoal.runs.__path__[0]) / "presets.yaml").read_text(encoding="utf-8"))
+ENVS = {
+    "easy": "BigfishEasy-v0",
+    "easy-200": "BigfishEasy-v0",
+    "hard": "StarpilotHard-v0",
+    "hard-500": "StarpilotHard-v0",
+}
+
+
+def test_a_named_preset_says_all_that_others_say_and_what_it_is_for():
+    others = FILE["presets"]["*Easy-v0"].keys() | {"for", "grad_accumulation"}
+    assert FILE["named"].keys() == ENVS.keys()
+    assert all(entry.keys() == others for entry in FILE["named"].values())
+
+
+@pytest.mark.parametrize(
+    ("name", "num_envs", "num_levels", "mode", "steps"),
+    [
+        ("easy", 64, 0, 0, 25_000_000),
+        ("easy-200", 128, 200, 0, 25_000_000),
+        ("hard", 256, 0, 1, 200_000_000),
+        ("hard-500", 512, 500, 1, 200_000_000),
+    ],
+)
+def test_the_published_numbers(name, num_envs, num_levels, mode, steps):
+    config = preset(ENVS[name], param_name=name)
+    algo = config.algo
+    options = {"num_levels": num_levels, "start_level": 0, "distribution_mode": mode}
+    assert (config.steps, config.env_options) == (steps, options)
+    assert (algo.num_envs, algo.num_steps, algo.update_epochs, algo.num_minibatches) == (num_envs, 256, 3, 8)
+    assert (algo.gamma, algo.gae_lambda, algo.learning_rate, algo.anneal_lr) == (0.999, 0.95, 5e-4, True)
+    assert (algo.clip_coef, algo.vf_coef, algo.ent_coef, algo.max_grad_norm) == (0.2, 0.5, 0.01, 0.5)
+    assert (algo.norm_adv, algo.clip_vloss, algo.norm_reward, algo.norm_obs) == ("batch", True, True, False)
+    assert (algo.network, algo.init, algo.hidden, algo.activation) == ("impala", "xavier", (256,), "relu")
+    assert num_envs * 256 / algo.num_minibatches / algo.grad_accumulation == 2048
+
+
+def test_what_is_given_beats_the_named_preset():
+    config = preset("envpool:BigfishEasy-v0", param_name="easy-200", steps=1000, gamma=0.9)
+    assert (config.steps, config.algo.gamma, config.algo.num_envs) == (1000, 0.9, 128)
+
+
+def test_the_command_takes_the_name_and_the_flags_of_the_levels():
+    flags = ["--param-name", "easy-200", "--start-level", "7", "--num-levels", "3", "--num-envs", "32"]
+    config, _ = parse_train(["BigfishEasy-v0", *flags])
+    assert config.env_options == {"num_levels": 3, "start_level": 7, "distribution_mode": 0}
+    assert (config.algo.num_envs, config.algo.norm_adv) == (32, "batch")
+
+
+def test_without_a_name_the_same_flags_are_there():
+    config, _ = parse_train(["BigfishEasy-v0", "--start-level=7", "--distribution-mode", "1"])
+    assert config.env_options == {"num_levels": 200, "start_level": 7, "distribution_mode": 1}
+    assert (config.algo.num_envs, config.algo.norm_adv) == (64, "minibatch")
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "message"),
+    [
+        ("BigfishEasy-v0", "middling", "no preset is named 'middling'; choose from easy, easy-200, hard, "),
+        ("CartPole-v1", "easy", r"preset easy is for \*Easy-v0, not for CartPole-v1$"),
+        ("BigfishEasy-v0", "hard", r"preset hard is for \*Hard-v0, .*; for BigfishEasy-v0 there is easy and"),
+    ],
+)
+def test_other_names_and_other_environments_are_refused(env, name, message):
+    with pytest.raises(ShoalError, match=f"^{message}"):
+        preset(env, param_name=name)
+
+
+def test_other_algorithms_are_refused():
+    with pytest.raises(ShoalError, match=r"^preset easy is for ppo, not for dqn$"):
+        parse_train(["BigfishEasy-v0", "--param-name", "easy", "--algo", "dqn"])
+
+
+@pytest.mark.parametrize("other", ["--no-preset", "--config=settings.yaml"])
+def test_one_beginning_at_a_time(other, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("settings.yaml").write_text("env: BigfishEasy-v0\n")
+    with pytest.raises(ShoalError, match=r"^--param-name begins from a preset"):
+        parse_train(["BigfishEasy-v0", "--param-name", "easy", other])
