@@ -1,15 +1,17 @@
 """Cohorts on one accelerator, environments included: steps per second of all learners together.
 
-python bench/gpu.py [--seconds 5] [--out bench/results/gpu.md]
+python bench/gpu.py [--algo ppo|td3] [--seconds 5] [--out bench/results/gpu.md]
 """
 
 import argparse
 import time
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import jax
 
-from shoal import ExchangeConfig, PPOConfig, TrainConfig
+from shoal import ExchangeConfig, PPOConfig, TD3Config, TrainConfig
 from shoal.train import make_trainer, pulses
 
 CASES = [
@@ -31,15 +33,24 @@ CASES = [
 """Environment, learners, environments each, exchange (every 16 updates; gossip and neighbours on a ring)."""
 
 
-def measure(env: str, learners: int, num_envs: int, exchange: str, seconds: float) -> tuple[float, float]:
-    """Steady steps per second, and seconds of compiling."""
-    config = TrainConfig(
+TD3_COHORTS = (1, 8, 80, 800)
+"""Learners on Pendulum, one environment each, one update per step, in turns of 50."""
+TD3_WIDTHS = (64, 256)
+"""Of their two hidden layers."""
+
+
+def ppo_config(env: str, learners: int, num_envs: int, exchange: str) -> TrainConfig:
+    return TrainConfig(
         env,
         PPOConfig(num_envs=num_envs),
         steps=10**9 * num_envs,
         learners=learners,
         exchanges=() if exchange == "none" else (ExchangeConfig(exchange, local_updates=16),),
     )
+
+
+def measure(config: TrainConfig, seconds: float) -> tuple[float, float]:
+    """Steady steps per second, and seconds of compiling."""
     trainer = make_trainer(config)
     first = report = None
     for report in pulses(trainer, trainer.begin()):
@@ -53,23 +64,57 @@ def measure(env: str, learners: int, num_envs: int, exchange: str, seconds: floa
     return steps / (report.seconds - first.seconds), report.clock.compile_seconds
 
 
+def ppo_table(seconds: float) -> Iterator[str]:
+    """Steps per second of cohorts."""
+    yield (
+        f"PPO, 128 steps, 4 epochs of 4 minibatches, 64-64 networks, on one {jax.devices()[0].device_kind}; "
+        f"jax {jax.__version__}, {time.strftime('%Y-%m-%d')}."
+    )
+    yield ""
+    yield "| environment | learners | environments each | exchange every 16 updates | steps/s | compile s |"
+    yield "|---|---|---|---|---|---|"
+    for env, learners, num_envs, exchange in CASES:
+        speed, compiling = measure(ppo_config(env, learners, num_envs, exchange), seconds)
+        row = (env, f"{learners:,}", f"{num_envs:,}", exchange, f"{speed:,.0f}", f"{compiling:.1f}")
+        yield f"| {' | '.join(row)} |"
+
+
+def td3_table(seconds: float) -> Iterator[str]:
+    """Time per update of cohorts, environment step included."""
+    yield (
+        f"TD3 on Pendulum-v1, batch 256, one environment step per update, on one "
+        f"{jax.devices()[0].device_kind}; jax {jax.__version__}, {time.strftime('%Y-%m-%d')}."
+    )
+    yield ""
+    yield "| networks | learners | updates/s | ms per step and update | against one learner | compile s |"
+    yield "|---|---|---|---|---|---|"
+    alone = {}
+    for width, learners in product(TD3_WIDTHS, TD3_COHORTS):
+        algo = TD3Config(num_steps=50, learning_starts=500, buffer_size=100_000, hidden=(width, width))
+        speed, compiling = measure(TrainConfig("Pendulum-v1", algo, steps=10**9, learners=learners), seconds)
+        took = 1000 * learners / speed
+        ratio = took / alone.setdefault(width, took)
+        cells = (
+            f"{width}-{width}",
+            str(learners),
+            f"{speed:,.0f}",
+            f"{took:.3f}",
+            f"{ratio:.2f}",
+            f"{compiling:.1f}",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--algo", choices=["ppo", "td3"], default="ppo")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    lines = [
-        f"PPO, 128 steps, 4 epochs of 4 minibatches, 64-64 networks, on one {jax.devices()[0].device_kind}; "
-        f"jax {jax.__version__}, {time.strftime('%Y-%m-%d')}.",
-        "",
-        "| environment | learners | environments each | exchange every 16 updates | steps/s | compile s |",
-        "|---|---|---|---|---|---|",
-    ]
-    for env, learners, num_envs, exchange in CASES:
-        speed, compiling = measure(env, learners, num_envs, exchange, options.seconds)
-        row = (env, f"{learners:,}", f"{num_envs:,}", exchange, f"{speed:,.0f}", f"{compiling:.1f}")
-        lines.append(f"| {' | '.join(row)} |")
-        print(lines[-1], flush=True)
+    lines = []
+    for line in (td3_table if options.algo == "td3" else ppo_table)(options.seconds):
+        print(line, flush=True)
+        lines.append(line)
     if options.out:
         options.out.write_text("\n".join(lines) + "\n")
 

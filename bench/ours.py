@@ -7,7 +7,7 @@ import argparse
 import json
 import time
 
-from shoal import PPOConfig, TrainConfig
+from shoal import PPOConfig, TD3Config, TrainConfig
 from shoal.train import Report, make_trainer, pulses
 
 CLEANRL = PPOConfig(clip_vloss=True)  # 4 x 128, 4 epochs of 4 minibatches, annealed
@@ -20,12 +20,17 @@ SB3 = PPOConfig(
     anneal_lr=False,
     ent_coef=0.0,
 )
+TD3 = TD3Config(learning_starts=256)  # batch 256, 256-256
+SMALL_TD3 = TD3Config(learning_starts=256, hidden=(64, 64))
 WORKLOADS = {
     "cartpole": TrainConfig("jax:CartPole-v1", CLEANRL, steps=500_000),
     "cartpole-envpool": TrainConfig("envpool:CartPole-v1", CLEANRL, steps=500_000),
     "cartpole-gym": TrainConfig("gym:CartPole-v1", CLEANRL, steps=500_000),
     "halfcheetah": TrainConfig("envpool:HalfCheetah-v4", SB3, steps=1_000_000),
     "cohort": TrainConfig("jax:CartPole-v1", CLEANRL, steps=500_000, learners=64),
+    "td3-halfcheetah": TrainConfig("envpool:HalfCheetah-v4", TD3, steps=1_000_000),
+    "td3-pendulum": TrainConfig("jax:Pendulum-v1", SMALL_TD3, steps=1_000_000),
+    "td3-cohort": TrainConfig("jax:Pendulum-v1", SMALL_TD3, steps=1_000_000, learners=8),
     "wide": TrainConfig("jax:CartPole-v1", PPOConfig(num_envs=256, clip_vloss=True), steps=5_000_000),
 }
 

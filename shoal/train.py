@@ -111,6 +111,10 @@ class TrainConfig:
             raise ShoalError("an exchange needs at least 2 learners: say --learners")
         if self.algo.prox_coef and not any(exchange.mixes for exchange in self.exchanges):
             raise ShoalError("prox_coef stays near what was received: it needs an exchange of parameters")
+        parts = {part.partition(":")[0] for exchange in self.exchanges for part in exchange.parts}
+        learning = {"critic"} if isinstance(self.algo, DQNConfig) else {"actor", "critic"}
+        if self.algo.prox_coef and parts and not learning <= parts:
+            raise ShoalError("prox_coef stays near what was received: actor and critic must both be exchanged")
         if sum(exchange.selects for exchange in self.exchanges) > 1:
             raise ShoalError("a population has one rule of selection, not several")
         if self.schedule is not None:

@@ -1,7 +1,7 @@
 """An exchange from settings: what --exchange and a config file's list can say."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -63,7 +63,9 @@ class ExchangeConfig:
     participation: float = 1.0
     """The part of the learners that takes part in an exchange, drawn anew each time."""
     parts: tuple[str, ...] = ()
-    """Parameters to exchange, by the names of the network's parts (actor, critic, encoder); all if empty."""
+    """Parameters to exchange, by the names of the network's parts (ppo: actor, critic, encoder; td3: actor,
+    critic, target_actor, target_critic); all if empty. critic:50 actor:100 meet at clocks of their own, every
+    50 and 100 updates."""
     topology: Literal["complete", "ring", "star", "torus", "random-regular", "pairs"] = "ring"
     """Who meets whom (gossip, neighbours); pairs are drawn anew each time."""
     degree: int = 4
@@ -197,19 +199,39 @@ def make_exchange(
 
     def link(config: ExchangeConfig) -> Exchange:
         """Mixing, then what depends on the mixed parameters; or a selection."""
-        links = [mixing_exchange(config, num_learners, seed)] if config.mixes else []
+        links = []
+        if config.mixes:
+            mixed = mixing_exchange(config, num_learners, seed)
+            mixed = chain(mixed, anchor()) if anchored else mixed
+            links.append(select(config.parts, mixed) if config.parts else mixed)
         if config.penalises:
             links.append(penalty_exchange(config, learner, num_learners, seed, num_devices, group))
         if config.selects:
             links.append(selecting_exchange(config, priors or {}))
-        elif anchored:
-            links.append(anchor())
         return every(config.local_updates, participate(config.participation, chain(*links)))
 
-    exchange = chain(*(link(config) for config in configs if config.exchange not in ("none", "gradients")))
+    meetings = [one for config in configs for one in by_clock(config)]
+    exchange = chain(*(link(one) for one in meetings if one.exchange not in ("none", "gradients")))
     asked = [c.common_start for c in configs if c.common_start is not None]
     start = any(asked) if asked else any(c.mixes or c.exchange == "gradients" for c in configs)
     return together(exchange) if start else exchange
+
+
+def by_clock(config: ExchangeConfig) -> list[ExchangeConfig]:
+    """An exchange for each clock that the parts have; those without one of their own meet at `local_updates`.
+
+    >>> config = ExchangeConfig("average", parts=("critic:50", "actor"))
+    >>> [(one.parts, one.local_updates) for one in by_clock(config)]
+    [(('critic',), 50), (('actor',), 4)]
+    """
+    clocks: dict[int, list[str]] = {}
+    for text in config.parts:
+        name, colon, updates = text.partition(":")
+        if colon and not (updates.isdecimal() and int(updates)):
+            raise ShoalError(f"{text}: after the colon comes a number of updates, e.g. critic:50")
+        clocks.setdefault(int(updates) if colon else config.local_updates, []).append(name)
+    whole = {config.local_updates: list(config.parts)}
+    return [replace(config, parts=tuple(p), local_updates=n) for n, p in (clocks or whole).items()]
 
 
 def selecting_exchange(config: ExchangeConfig, priors: Mapping[str, Prior]) -> Exchange:
@@ -243,9 +265,7 @@ def mixing_exchange(config: ExchangeConfig, num_learners: int, seed: int) -> Exc
         share_statistics=not config.noise_multiplier if share is None else share,
         share_moments=config.share_moments,
     )
-    if config.noise_multiplier:
-        exchange = with_budget(config, exchange)
-    return select(config.parts, exchange) if config.parts else exchange
+    return with_budget(config, exchange) if config.noise_multiplier else exchange
 
 
 def rule_for(config: ExchangeConfig, num_learners: int, seed: int) -> Rule:

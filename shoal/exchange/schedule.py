@@ -110,7 +110,8 @@ def participate(fraction: float, exchange: Exchange) -> Exchange:
 def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
     """Exchange only the named parts of the parameters; an actor's `log_std` goes with it.
 
-    Names are those of the network's fields: `actor`, `critic`, `encoder` in the networks here.
+    Names are those of the network's fields: `actor`, `critic`, `encoder` in PPO's. Of an anchor, where there
+    is one, the same parts are seen.
     """
     names = {*parts, *(["log_std"] if "actor" in parts else [])}
 
@@ -124,19 +125,26 @@ def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
         chosen = {i: leaf for i, leaf in enumerate(leaves) if first[i] in names}
         return chosen, leaves, structure
 
-    def restore(cohort: LearnerState, params: Tree) -> LearnerState:
-        _, leaves, structure = divide(params)
-        leaves = [cohort.params.get(i, leaf) for i, leaf in enumerate(leaves)]
-        return cohort._replace(params=jax.tree_util.tree_unflatten(structure, leaves))
+    def part(cohort: LearnerState) -> LearnerState:
+        anchor = divide(cohort.anchor)[0] if cohort.anchor else ()
+        return cohort._replace(params=divide(cohort.params)[0], anchor=anchor)
+
+    def whole(changed: LearnerState, before: LearnerState) -> LearnerState:
+        def restore(chosen: dict[int, jax.Array], params: Tree) -> Tree:
+            _, leaves, structure = divide(params)
+            leaves = [chosen.get(i, leaf) for i, leaf in enumerate(leaves)]
+            return jax.tree_util.tree_unflatten(structure, leaves)
+
+        anchor = restore(changed.anchor, before.anchor) if before.anchor else ()
+        return changed._replace(params=restore(changed.params, before.params), anchor=anchor)
 
     def init(cohort: LearnerState):
-        memory, part = exchange.init(cohort._replace(params=divide(cohort.params)[0]))
-        return memory, restore(part, cohort.params)
+        memory, changed = exchange.init(part(cohort))
+        return memory, whole(changed, cohort)
 
     def apply(key, memory, cohort, standing):
-        part = cohort._replace(params=divide(cohort.params)[0])
-        memory, part, metrics = exchange.apply(key, memory, part, standing)
-        return memory, restore(part, cohort.params), metrics
+        memory, changed, metrics = exchange.apply(key, memory, part(cohort), standing)
+        return memory, whole(changed, cohort), metrics
 
     return exchange._replace(init=init, apply=apply)
 

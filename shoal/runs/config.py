@@ -42,9 +42,9 @@ def preset(env: str, param_name: str | None = None, **settings) -> TrainConfig:
 def preset_settings(env: str, algo: str = "ppo") -> dict[str, Any]:
     """What the presets say of an environment: of its id, or of the first pattern that fits."""
     name = env.split(":")[-1]
-    presets = _presets()["presets"]
+    presets = _presets()["presets" if algo == "ppo" else algo] if algo in ALGORITHMS else {}
     match = name if name in presets else next((p for p in presets if fnmatchcase(name, p)), None)
-    return {} if match is None or algo != "ppo" else _only_settings(presets[match])
+    return {} if match is None else _only_settings(presets[match])
 
 
 def named_settings(env: str, param_name: str, algo: str = "ppo") -> dict[str, Any]:

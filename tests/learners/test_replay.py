@@ -68,7 +68,7 @@ LIMIT = 5
 @pytest.mark.parametrize("num_steps", [2, 13])
 @pytest.mark.parametrize("ends", [False, True])
 def test_no_transition_crosses_the_end_of_an_episode(n, num_steps, ends):
-    """Episodes count 0 to 5. None starts at 5, and none lands in the next episode or beyond the last count."""
+    """Episodes count 0 to 5. None starts at 5, and none lands in the next episode."""
     probe = probes.ending_counter(LIMIT) if ends else probes.counter(LIMIT)
     seen = watched(probe, n, num_steps, rounds=40 // num_steps)
     start, after = seen.obs[:, 0], seen.next_obs[:, 0]
@@ -209,7 +209,7 @@ def test_learners_of_a_cohort_remember_apart():
 
 
 def test_the_return_of_a_transition_by_hand():
-    """Three steps; two, then cut off; one, then the end. With gamma 1/2 and then 1/4, from the same memory."""
+    """Three steps; two, then cut off; one, then the end. The same memory, with several gammas."""
     batch = Transition(
         obs=(),
         action=(),

@@ -1,4 +1,4 @@
-"""TD3's update against arithmetic written out: two layers at a time, in double precision, with NumPy alone."""
+"""TD3's update against arithmetic written out, in double precision, with NumPy alone."""
 
 from functools import cache
 from typing import NamedTuple
@@ -80,7 +80,10 @@ def backward(network, given, slope):
 
 
 def combine(function, *networks):
-    return [tuple(function(*leaves) for leaves in zip(*layer, strict=True)) for layer in zip(*networks, strict=True)]
+    return [
+        tuple(function(*leaves) for leaves in zip(*layer, strict=True))
+        for layer in zip(*networks, strict=True)
+    ]
 
 
 def value(critic, obs, action):
@@ -162,9 +165,13 @@ class ByHand:
             q, given = value(critic, batch.obs, batch.action)
             slope = 2 * (q - target) / size
             if config.prox_coef and config.prox_form == "outputs":
-                slope += config.prox_coef * 2 * (q - value(self.anchor[1][i], batch.obs, batch.action)[0]) / size
+                slope += (
+                    config.prox_coef * 2 * (q - value(self.anchor[1][i], batch.obs, batch.action)[0]) / size
+                )
             gradient, _ = backward(critic, given, slope[:, None])
-            self.critics[i] = self.critic_adams[i].step(critic, self.held(gradient, critic, self.anchor[1][i]))
+            self.critics[i] = self.critic_adams[i].step(
+                critic, self.held(gradient, critic, self.anchor[1][i])
+            )
 
     def improve_actor(self, batch, told):
         config = self.config
@@ -346,4 +353,6 @@ def test_the_anchor_costs_nothing_to_who_is_there(form):
     if form == "parameters":  # beta times as many ones
         num = trees.size(state.params.critic)
         np.testing.assert_allclose(metrics["loss/critic_prox"], 0.5 * num, rtol=1e-5)
-        np.testing.assert_allclose(metrics["loss/actor_prox"], 0.5 * trees.size(state.params.actor), rtol=1e-5)
+        np.testing.assert_allclose(
+            metrics["loss/actor_prox"], 0.5 * trees.size(state.params.actor), rtol=1e-5
+        )

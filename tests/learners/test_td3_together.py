@@ -12,7 +12,7 @@ from shoal.exchange.make import ExchangeConfig, make_exchange
 from shoal.learners import td3
 from shoal.learners.replay import Transition
 from shoal.learners.td3 import Setup, TD3Config
-from shoal.types import Box, EnvSpec, Standing
+from shoal.types import Box, EnvSpec, Rollout, Standing
 
 KEY = jax.random.key(2)
 SPEC = EnvSpec("together", "jax", Box((3,)), Box((2,), -1.0, 1.0))
@@ -63,8 +63,6 @@ def learned(setup, state, batches, noise):
 
 def no_rollout():
     """Nobody gives advice, so nothing of it is read."""
-    from shoal.types import Rollout
-
     return Rollout((), (), (), (), (), (), ())
 
 
@@ -116,7 +114,7 @@ def meeting(num_updates, learning_rate):
     for seed in range(num_updates):
         memory, cohort, alone = advance(memory, cohort, alone, *random_batches(seed, 1))
         found.append((trees.take(cohort.params, 1), alone.params))
-        same = lambda part: gap(trees.take(part, 0), trees.take(part, 2))  # noqa: B023
+        same = lambda part: gap(trees.take(part, 0), trees.take(part, 2))
         assert same(cohort.params.critic) == 0
         assert (same(cohort.params.actor) == 0) or seed % 2 == 0
     return found
