@@ -41,6 +41,7 @@ bench: setup
 docs: setup
 	$(BIN)/python docs/images/cartpole.py
 	$(BIN)/python docs/images/federation.py
+	$(BIN)/python docs/images/walker.py
 
 clean:
 	rm -rf .venv .venv-peers

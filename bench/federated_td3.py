@@ -91,7 +91,7 @@ def different_worlds(seeds: range) -> Iterator[str]:
     yield "| spread | method | clients' worlds | unseen worlds | published, clients' worlds |"
     yield "|---|---|---|---|---|"
     for spread, published in SPREADS.items():
-        methods = {"FedAvg": (0.0, published[0]), "FedProx": (0.001, published[1]), "alone": (None, "")}
+        methods = {"FedAvg": (0.0, published[0]), "FedProx": (1.0, published[1]), "alone": (None, "")}
         for name, (prox, theirs) in methods.items():
             rows = [mean_model(spread, prox, seed) for seed in seeds]
             cells = [f"{m:.1f} +- {s:.1f}" for m, s in zip(np.mean(rows, 0), np.std(rows, 0), strict=True)]
@@ -103,8 +103,8 @@ def mean_model(spread: float, prox: float | None, seed: int) -> list[float]:
     algo = TD3Config(
         num_steps=50,
         batch_size=128,
-        hidden=(256, 256),
-        learning_rate=0.002,
+        hidden=(64, 64),
+        learning_rate=0.001,
         gamma=0.98,
         tau=0.01,
         learning_starts=500,

@@ -14,29 +14,29 @@ WHOLE = PartitionSpec()
 """The same on every device."""
 
 
-SMALL = 1024
-"""Rows below which a matrix product is quicker on one thread than divided among several."""
+SMALL = 1024 * 64**2
+"""Multiplications below which a matrix product is quicker on one thread than divided among several."""
 
 
 GROUP = 4
 """Learners a core updates at a time (see `group_size`)."""
 
 
-def make_mesh(num_learners: int, parallel: bool = True, rows: int = SMALL) -> Mesh:
+def make_mesh(num_learners: int, parallel: bool = True, work: int = SMALL) -> Mesh:
     """The devices a cohort is spread over: as many as divide its learners evenly, or just one.
 
-    `rows` is how many samples one learner works on at a time.
+    `work` is how many multiplications one learner's largest matrix product has.
 
     >>> make_mesh(1).shape["learners"]
     1
     """
-    divide_cores(num_learners if parallel else 1, rows)
+    divide_cores(num_learners if parallel else 1, work)
     devices = jax.devices() if parallel else jax.devices()[:1]
     usable = max(n for n in range(1, len(devices) + 1) if num_learners % n == 0)
     return Mesh(np.array(devices[:usable]).reshape(usable, 1), ("learners", "data"))
 
 
-def divide_cores(num_learners: int, rows: int) -> None:
+def divide_cores(num_learners: int, work: int) -> None:
     """Give every device of the CPU its cores, if JAX has not begun to use them yet.
 
     XLA runs a small program on about one core, so a cohort gets a device per core. A program that has
@@ -44,7 +44,7 @@ def divide_cores(num_learners: int, rows: int) -> None:
     longer than they do (one CartPole learner on 2 cores: 198k steps/s instead of 162k).
     """
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    threads = 1 if num_learners > 1 or rows < SMALL else cores
+    threads = 1 if num_learners > 1 or work < SMALL else cores
     try:
         jax.config.update("jax_num_cpu_devices", cores if num_learners > 1 else 1)
     except RuntimeError:  # JAX already runs

@@ -114,7 +114,7 @@ class TrainConfig:
         parts = {part.partition(":")[0] for exchange in self.exchanges for part in exchange.parts}
         learning = {"critic"} if isinstance(self.algo, DQNConfig) else {"actor", "critic"}
         if self.algo.prox_coef and parts and not learning <= parts:
-            raise ShoalError("prox_coef stays near what was received: actor and critic must both be exchanged")
+            raise ShoalError("prox_coef stays near what was received: exchange both actor and critic")
         if sum(exchange.selects for exchange in self.exchanges) > 1:
             raise ShoalError("a population has one rule of selection, not several")
         if self.schedule is not None:
@@ -262,7 +262,7 @@ def make_trainer(
     """
     config.check()
     recipe = recipe or make(config.env, **config.env_options)
-    mesh = make_mesh(config.learners, recipe.spec.parallel, config.algo.rows)
+    mesh = make_mesh(config.learners, recipe.spec.parallel, config.algo.work)
     num_devices = mesh.shape["learners"]
     learner = make_learner(config, recipe.spec, network)
     apart = learner.grouped and not config.shares_gradients

@@ -85,6 +85,11 @@ class DQNConfig:
         return self.batch_size
 
     @property
+    def work(self) -> int:
+        """Multiplications in the largest layer of a step of the optimiser."""
+        return self.rows * max(self.hidden, default=1) ** 2
+
+    @property
     def num_gradients(self) -> int:
         """Updates per rollout."""
         return self.rollout_size if self.gradient_steps is None else self.gradient_steps
@@ -223,7 +228,7 @@ def update(
     moved = gradients.nudge(state.hypers.tau, params.target_critic, params.critic)
     params = params._replace(target_critic=trees.where(due, moved, params.target_critic))
 
-    started = ~past.warm
+    started = ~past.warm & (replay.size(past.replay) > 0)
     params, opt_state = trees.where(started, (params, opt_state), start)
     metrics = jax.tree.map(lambda x: jnp.where(started, jnp.mean(x), 0.0), metrics)
     metrics["loss/total"] = jnp.asarray(sum(x for name, x in metrics.items() if name.startswith("loss/")))

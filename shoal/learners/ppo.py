@@ -112,6 +112,11 @@ class PPOConfig:
         """Samples per step of the optimiser."""
         return self.rollout_size // self.num_minibatches
 
+    @property
+    def work(self) -> int:
+        """Multiplications in the largest layer of a step of the optimiser."""
+        return self.rows * max(self.hidden, default=1) ** 2
+
     def __post_init__(self):
         check_choices(self)
         for name in ("num_envs", "num_steps", "num_minibatches", "update_epochs", "grad_accumulation"):

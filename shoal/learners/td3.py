@@ -96,6 +96,11 @@ class TD3Config:
         return self.batch_size
 
     @property
+    def work(self) -> int:
+        """Multiplications in the largest layer of a step of the optimiser."""
+        return self.rows * max(self.hidden, default=1) ** 2
+
+    @property
     def num_gradients(self) -> int:
         """Critic updates per rollout."""
         return self.rollout_size if self.gradient_steps is None else self.gradient_steps
@@ -107,6 +112,8 @@ class TD3Config:
                 raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.num_gradients < 1 or self.learning_starts < 0:
             raise ShoalError("gradient_steps must be at least 1, and learning_starts not negative")
+        if self.actor_learning_rate is not None and self.actor_learning_rate <= 0:
+            raise ShoalError("actor_learning_rate must be positive")
         if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 < self.tau <= 1:
             raise ShoalError(
                 "learning_rate must be positive, gamma between 0 and 1, tau above 0 and at most 1"
@@ -228,14 +235,13 @@ def act(setup: Setup, state: LearnerState, obs: Tree, noise: Array) -> tuple[Arr
 
     Normal noise through its own distribution function is uniform: that is what random actions are made of.
     """
-    memory = state.memory
+    memory, random = state.memory, jax.scipy.special.erf(noise / 2**0.5)
     if setup.config.exploration == "ou":
         keep = 1 - setup.config.ou_theta
         noise = keep * memory.wander + (1 - keep**2) ** 0.5 * noise
         memory = memory._replace(wander=noise)
     chosen = policy(state.params.actor, standardise(setup, state, obs))
     noisy = jnp.clip(chosen + state.hypers.exploration_noise * noise, -1, 1)
-    random = jax.scipy.special.erf(noise / 2**0.5)
     return to_bounds(setup.spec.action, jnp.where(memory.past.warm, random, noisy)), memory
 
 
@@ -271,7 +277,7 @@ def update(
     rollout = rollout._replace(obs=standardise(setup, state, rollout.obs))
     (params, opt_state), metrics = learn(setup, state, rollout, batches, noise)
 
-    started = ~past.warm
+    started = ~past.warm & (replay.size(past.replay) > 0)
     params, opt_state = trees.where(started, (params, opt_state), (state.params, state.opt_state))
     metrics = jax.tree.map(lambda x: jnp.where(started, x, 0.0), metrics)
     metrics["updates_per_step"] = started * jnp.float32(config.num_gradients / config.rollout_size)
@@ -413,14 +419,14 @@ def policy(actor: Policy, obs: Tree) -> Array:
 
 def to_bounds(space: Box, action: Array) -> Array:
     """From [-1, 1] to the environment's own bounds and shape."""
-    low, high = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), space.shape) for x in (space.low, space.high))
     shaped = action.reshape(*action.shape[:-1], *space.shape)
+    low, high = (jnp.broadcast_to(jnp.float32(bound), shaped.shape) for bound in (space.low, space.high))
     return low + (shaped + 1) / 2 * (high - low)
 
 
 def from_bounds(space: Box, action: Array) -> Array:
     """The way back, flat."""
-    low, high = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), space.shape) for x in (space.low, space.high))
+    low, high = (jnp.broadcast_to(jnp.float32(bound), action.shape) for bound in (space.low, space.high))
     scaled = 2 * (action - low) / (high - low) - 1
     return scaled.reshape(*action.shape[: action.ndim - len(space.shape)], prod(space.shape))
 

@@ -32,23 +32,12 @@ SMALL = {
 }
 
 
-@pytest.fixture
-def ranks():
-    """To go when td3's `to_bounds` and `from_bounds` no longer promote ranks (the next test)."""
-    with jax.numpy_rank_promotion("allow"):
-        yield
-
-
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="to_bounds and from_bounds promote ranks")
 @pytest.mark.parametrize("kind", [kind for kind in SPACES if kind != "number"])
 def test_actions_fit_their_bounds_without_promoting_ranks(kind):
-    """The suite forbids it (conftest.py), so until then nothing of TD3 can be tested as the rest is."""
+    """The suite forbids it (conftest.py)."""
     space = SPACES[kind]
     action = jnp.zeros((5, 2, int(np.prod(space.shape))))
     assert td3.from_bounds(space, td3.to_bounds(space, action)).shape == action.shape
-
-
-needs_ranks = pytest.mark.usefixtures("ranks")
 
 
 def spec(kind="asymmetric", shape=(3,)):
@@ -154,7 +143,6 @@ def test_impossible_settings_are_refused(change):
         TD3Config(**change)
 
 
-@pytest.mark.xfail(strict=True, reason="not checked, and `or` takes a rate of 0 for one that was not given")
 @pytest.mark.parametrize("change", [{"actor_learning_rate": 0.0}, {"actor_learning_rate": -1.0}])
 def test_an_impossible_rate_of_the_actors_is_refused(change):
     with pytest.raises(ShoalError, match="learning_rate"):
@@ -164,7 +152,6 @@ def test_an_impossible_rate_of_the_actors_is_refused(change):
 # Actions
 
 
-@needs_ranks
 @pytest.mark.parametrize("kind", SPACES)
 def test_random_actions_are_uniform_between_the_bounds_and_not_the_policys(kind):
     learner, space = lab(kind, num_envs=4000), SPACES[kind]
@@ -184,7 +171,6 @@ def test_random_actions_are_uniform_between_the_bounds_and_not_the_policys(kind)
     np.testing.assert_array_equal(same_action, action)
 
 
-@needs_ranks
 @pytest.mark.parametrize("kind", SPACES)
 def test_noise_has_its_deviation_in_units_of_half_the_range(kind):
     learner, space = lab(kind, num_envs=4000), SPACES[kind]
@@ -206,7 +192,6 @@ def test_noise_has_its_deviation_in_units_of_half_the_range(kind):
     assert np.mean(np.abs(units) > 0.999) > 0.8
 
 
-@needs_ranks
 @pytest.mark.parametrize("exploration", ["gaussian", "ou"])
 def test_a_visitor_without_noise_is_greedy_even_before_it_has_learned(exploration):
     """In as many environments as it likes, with the noise of training forgotten."""
@@ -242,7 +227,6 @@ def wandering(theta):
     return (within(SPACES["two"], actions)[..., 0] - centre[None, :, 0]) / 0.01
 
 
-@needs_ranks
 @pytest.mark.parametrize("theta", [0.15, 0.5, 1.0])
 def test_wandering_noise_has_its_deviation_and_forgets_at_its_rate(theta):
     """corr(x_t, x_{t+k}) = (1 - theta)^k, for each environment by itself."""
@@ -254,7 +238,6 @@ def test_wandering_noise_has_its_deviation_and_forgets_at_its_rate(theta):
     assert abs(np.mean(late[:, 1:] * late[:, :-1])) < 0.05
 
 
-@needs_ranks
 @pytest.mark.xfail(
     strict=True, reason="wander begins at 0, so noise grows to its deviation over 1/theta steps"
 )
@@ -262,10 +245,6 @@ def test_wandering_noise_has_its_deviation_from_the_first_step():
     np.testing.assert_allclose(wandering(0.15)[0].std(), 1, atol=0.15)
 
 
-@needs_ranks
-@pytest.mark.xfail(
-    strict=True, reason="random actions are made of the noise that remembers, which begins at 0"
-)
 def test_random_actions_are_uniform_whatever_the_exploration():
     """By the standard deviation of the first, 1 / sqrt 3, and that the next knows nothing of it."""
     learner = lab("two", num_envs=4000, exploration="ou")
@@ -279,7 +258,6 @@ def test_random_actions_are_uniform_whatever_the_exploration():
     assert abs(np.corrcoef(*units)[0, 1]) < 0.1
 
 
-@needs_ranks
 @pytest.mark.parametrize("kind", SPACES)
 def test_what_the_environment_gets_is_what_is_remembered(kind):
     """Within the bounds before any clipping, of the right shape, and in the replay in units of them."""
@@ -312,7 +290,6 @@ def test_what_the_environment_gets_is_what_is_remembered(kind):
     assert np.abs(kept.data.action).max() <= 1 + 1e-5
 
 
-@needs_ranks
 def test_smoothing_stays_within_asymmetric_bounds():
     """The target's action is clipped at the bounds, in whatever units: never beyond -1 or 1."""
     met = []
@@ -341,7 +318,6 @@ def test_smoothing_stays_within_asymmetric_bounds():
 # When it learns
 
 
-@needs_ranks
 def test_nothing_is_learned_before_learning_starts():
     """16 steps of 2 x 4 each: the first update changes no bit, the second does."""
     learner = lab()
@@ -361,7 +337,6 @@ def test_nothing_is_learned_before_learning_starts():
     assert after.memory.num_gradients == 8
 
 
-@needs_ranks
 @pytest.mark.parametrize("gradient_steps", [1, 6])
 def test_the_ratio_of_updates_to_steps_is_told(gradient_steps):
     learner = lab(gradient_steps=gradient_steps, learning_starts=0)
@@ -373,8 +348,6 @@ def test_the_ratio_of_updates_to_steps_is_told(gradient_steps):
     assert state.memory.past.num_steps == 48
 
 
-@needs_ranks
-@pytest.mark.xfail(strict=True, reason="learns from blank transitions where none is complete yet")
 def test_a_learner_that_remembers_nothing_learns_nothing():
     """Rollouts shorter than n_step, no random steps: the first update has no whole transition."""
     learner = lab(n_step=5, learning_starts=0)
@@ -384,7 +357,6 @@ def test_a_learner_that_remembers_nothing_learns_nothing():
     assert same(after.params, state.params)
 
 
-@needs_ranks
 def test_two_updates_of_one_step_are_one_of_two():
     """With a delay of 2, fed the same batches and noise: the actor moves in the second, on its batch."""
     batches = replay.sample(filled(), jax.random.key(7), (4, 8))
@@ -426,7 +398,6 @@ def filled():
     return state.memory.past.replay
 
 
-@needs_ranks
 def test_hypers_take_effect_and_compile_nothing():
     learner = lab(learning_starts=0, policy_delay=2, target_noise=0.1)
     state, _ = learner.update(KEY, learner.init(KEY), rollout())
@@ -453,7 +424,6 @@ def test_hypers_take_effect_and_compile_nothing():
     assert learner.update._cache_size() == compiled
 
 
-@needs_ranks
 def test_reset_steps_change_nothing():
     """What was seen and done in them, and what they paid, reaches neither replay nor learning."""
     learner = lab(learning_starts=0, norm_obs=True, n_step=2)
@@ -472,7 +442,6 @@ def test_reset_steps_change_nothing():
     assert after[0].statistics["obs"].count == 7
 
 
-@needs_ranks
 def test_opinions_and_distances_are_of_actions_in_units_of_the_bounds():
     learner = lab()
     one, two = (learner.init(jax.random.key(seed)) for seed in (0, 1))

@@ -45,13 +45,6 @@ CASES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def ranks():
-    """To go when td3's `to_bounds` and `from_bounds` no longer promote ranks (see test_td3.py)."""
-    with jax.numpy_rank_promotion("allow"):
-        yield
-
-
 # A network is a list of (weight, bias), with relu between them.
 
 

@@ -70,10 +70,10 @@ def gap(a, b):
     return max(jax.tree.leaves(jax.tree.map(lambda x, y: float(np.abs(x - y).max()), a, b)))
 
 
-@pytest.mark.parametrize("gradient_steps", [4, 1])
-def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(gradient_steps):
-    """Adam included, over six updates, in both ways to keep the delay."""
-    config = TD3Config(**SETTINGS, gradient_steps=gradient_steps)
+@pytest.mark.parametrize(("optimiser", "gradient_steps"), [("adam", 4), ("adam", 1), ("sgd", 2)])
+def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(optimiser, gradient_steps):
+    """Over six updates, in both ways to keep the delay; Adam alone would not tell a sum from a mean."""
+    config = TD3Config(**SETTINGS, gradient_steps=gradient_steps, optimiser=optimiser)
     many, one = Setup(config, SPEC, 2, ("group",)), Setup(config, SPEC, 2)
     step_many = jax.jit(jax.vmap(partial(learned, many), axis_name="group"))
     step_one = jax.jit(partial(learned, one))

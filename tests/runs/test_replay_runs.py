@@ -53,13 +53,6 @@ RUNS = {"td3": TD3, "dqn": DQN}
 NORMED = {name: replace(run, algo=replace(run.algo, norm_obs=True)) for name, run in RUNS.items()}
 
 
-@pytest.fixture(autouse=True)
-def ranks():
-    """To go when td3's `to_bounds` and `from_bounds` no longer promote ranks (see test_td3.py)."""
-    with jax.numpy_rank_promotion("allow"):
-        yield
-
-
 def bits(tree):
     """Every leaf as NumPy bits."""
     is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
