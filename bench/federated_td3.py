@@ -28,7 +28,6 @@ PARTS = {  # with what was published: florl's report, best reward of 10 seeds, +
     "targets": (("target_actor", "target_critic"), "-238 +- 261"),
     "critics": (("critic",), "-652 +- 531"),
     "critics and their targets": (("critic", "target_critic"), "-946 +- 281"),
-    "nothing": (None, ""),
 }
 SPREADS = {0.05: ("-148.5", "-146.7"), 1.0: ("-364.3", "-301.7"), 2.0: ("-537.1", "-518.6")}
 """With what was published for FedAvg and FedProx (Mai et al. 2024, drafts of their table)."""
@@ -60,7 +59,7 @@ def parts(seeds: range) -> Iterator[str]:
     yield "| averaged | best | at the end | published best |"
     yield "|---|---|---|---|"
     for name, (chosen, published) in PARTS.items():
-        rule = () if chosen is None else (ExchangeConfig("average", local_updates=1, parts=chosen),)
+        rule = (ExchangeConfig("average", local_updates=1, parts=chosen),)
         base = TrainConfig("Pendulum-v1", algo, steps=7_500, learners=CLIENTS, reports=5, exchanges=rule)
         curves = [curve(TrainConfig(**vars(base) | {"seed": seed})) for seed in seeds]
         cells = [
@@ -91,15 +90,15 @@ def different_worlds(seeds: range) -> Iterator[str]:
     yield "| spread | method | clients' worlds | unseen worlds | published, clients' worlds |"
     yield "|---|---|---|---|---|"
     for spread, published in SPREADS.items():
-        methods = {"FedAvg": (0.0, published[0]), "FedProx": (1.0, published[1]), "alone": (None, "")}
+        methods = {"FedAvg": (0.0, published[0]), "FedProx": (1.0, published[1])}
         for name, (prox, theirs) in methods.items():
             rows = [mean_model(spread, prox, seed) for seed in seeds]
             cells = [f"{m:.1f} +- {s:.1f}" for m, s in zip(np.mean(rows, 0), np.std(rows, 0), strict=True)]
             yield f"| {spread:g} | {name} | {' | '.join(cells)} | {theirs} |"
 
 
-def mean_model(spread: float, prox: float | None, seed: int) -> list[float]:
-    """Returns of the averaged model in all clients' worlds and in unseen ones; alone, the clients' mean."""
+def mean_model(spread: float, prox: float, seed: int) -> list[float]:
+    """Returns of the averaged model in all clients' worlds and in unseen ones."""
     algo = TD3Config(
         num_steps=50,
         batch_size=128,
@@ -109,10 +108,9 @@ def mean_model(spread: float, prox: float | None, seed: int) -> list[float]:
         tau=0.01,
         learning_starts=500,
         buffer_size=10_000,
-        prox_coef=prox or 0.0,
+        prox_coef=prox,
     )
     clocks = ("critic:2", "target_critic:2", "actor:4", "target_actor:4")
-    rule = () if prox is None else (ExchangeConfig("average", parts=clocks),)
     config = TrainConfig(
         "Pendulum-v1",
         algo,
@@ -121,16 +119,14 @@ def mean_model(spread: float, prox: float | None, seed: int) -> list[float]:
         seed=seed,
         reports=1,
         env_spread=spread,
-        exchanges=rule,
+        exchanges=(ExchangeConfig("average", parts=clocks),),
     )
     trainer = make_trainer(config)
     *_, last = pulses(trainer, trainer.begin())
     spec = trainer.recipe.spec
     fresh = worlds.unseen(spec, spread, EPISODES, seed)
-    names: list[int | str] = list(range(CLIENTS)) if prox is None else ["mean"]
-    cohort = last.state.cohort if prox is None else merged(last.state.cohort)
-    places = visits(names, worlds_of(config, spec), EPISODES, fresh)
-    rows = evaluate_worlds(trainer.recipe, trainer.learner, cohort, names, places)
+    places = visits(["mean"], worlds_of(config, spec), EPISODES, fresh)
+    rows = evaluate_worlds(trainer.recipe, trainer.learner, merged(last.state.cohort), ["mean"], places)
     return [float(np.mean([row.return_mean for row in rows if row.world == w])) for w in ("seen", "unseen")]
 
 

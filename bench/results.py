@@ -1,6 +1,6 @@
 """Rows of docs/results.md: train a cohort with its preset, play 100 greedy episodes per learner.
 
-    python bench/results.py CartPole-v1 Acrobot-v1 ... [--learners 4] [--out runs/results]
+    python bench/results.py CartPole-v1 Acrobot-v1 ... [--algo td3] [--learners 4] [--out runs/results]
 
 A run that is already there is resumed, or only evaluated.
 """
@@ -24,6 +24,16 @@ PUBLISHED = {  # rl-baselines3-zoo's benchmark.md and CleanRL's documentation, P
     "Hopper-v4": "2410 +- 10 (zoo, -v3, 1M); 2383 +- 272 (CleanRL, 1M)",
     "Walker2d-v4": "3479 +- 822 (zoo, -v3, 1M); 2288 +- 572 (CleanRL, 1M)",
 }
+PUBLISHED_TD3 = {
+    "Pendulum-v1": "-151.9 (zoo, 20k)",
+    "MountainCarContinuous-v0": "93.5 (zoo, 300k)",
+    "LunarLanderContinuous-v3": "207.5 (zoo, -v2, 300k)",
+    "BipedalWalker-v3": "306.0 (zoo, 1M)",
+    "HalfCheetah-v4": "9656 (zoo, -v3, 1M); 9583 (CleanRL, 1M)",
+    "Hopper-v4": "3606 (zoo, -v3, 1M); 3135 (CleanRL, 1M)",
+    "Walker2d-v4": "4718 (zoo, -v3, 1M); 4058 (CleanRL, 1M)",
+    "Ant-v4": "5813 (zoo, -v3, 1M)",
+}
 
 
 def shoal(*arguments: str) -> str:
@@ -31,9 +41,9 @@ def shoal(*arguments: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def row(env: str, learners: int, out: Path, flags: list[str]) -> str:
-    folder = out / env
-    shoal("train", env, "--learners", str(learners), "--out", str(folder), *flags)
+def row(env: str, algo: str, learners: int, out: Path, flags: list[str]) -> str:
+    folder = out / algo / env
+    shoal("train", env, "--algo", algo, "--learners", str(learners), "--out", str(folder), *flags)
     rows = json.loads(shoal("eval", str(folder), "--episodes", "100", "--json"))
     summary = json.loads((folder / "summary.json").read_text())
     means = [row["return_mean"] for row in rows]
@@ -42,18 +52,19 @@ def row(env: str, learners: int, out: Path, flags: list[str]) -> str:
     return (
         f"| {env} | {summary['backend']} | {' '.join(flags) or 'preset'} | {learners} | {summary['steps']:,} "
         f"| {summary['seconds']:.0f} s | **{sum(means) / len(means):.1f}** ({each}) | {spread:.1f} "
-        f"| {PUBLISHED.get(env, '')} |"
+        f"| {(PUBLISHED if algo == 'ppo' else PUBLISHED_TD3).get(env, '')} |"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("envs", nargs="+")
+    parser.add_argument("--algo", default="ppo")
     parser.add_argument("--learners", type=int, default=4)
     parser.add_argument("--out", type=Path, default=Path("runs/results"))
     options, flags = parser.parse_known_args()
     for env in options.envs:
-        print(row(env, options.learners, options.out, flags), flush=True)
+        print(row(env, options.algo, options.learners, options.out, flags), flush=True)
 
 
 if __name__ == "__main__":

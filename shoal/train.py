@@ -185,7 +185,7 @@ class Report(NamedTuple):
     metrics: dict[str, np.ndarray]  # (L,) each
     bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was no finite number
     clock: Clock
-    state: TrainState
+    state: TrainState  # whose replay, where there is one, lasts until the next report
 
     @property
     def seconds(self) -> float:
@@ -218,6 +218,8 @@ class Pulse(NamedTuple):
 class Trainer(NamedTuple):
     """A run ready to go: `begin()` makes its first state, `advance(state, n)` takes it n iterations on.
 
+    `advance_in_place(memory, state without it, n)` does the same and uses up the memory it is given.
+
     Environments are built once and begin once: make a new trainer to begin again.
     """
 
@@ -228,6 +230,7 @@ class Trainer(NamedTuple):
     mesh: Mesh
     begin: Callable[[], TrainState]
     advance: Callable[[TrainState, Array], tuple[TrainState, Pulse]]
+    advance_in_place: Callable[[Tree, TrainState, Array], tuple[TrainState, Pulse]]
     compare: Callable[[TrainState], dict[str, Array]]
 
 
@@ -328,6 +331,9 @@ def make_trainer(
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.fori_loop(0, count, body, (state, nothing))
 
+    def advance_in_place(memory: Tree, state: TrainState, count: Array) -> tuple[TrainState, Pulse]:
+        return advance(state._replace(cohort=state.cohort._replace(memory=memory)), count)
+
     return Trainer(
         config,
         recipe,
@@ -336,6 +342,7 @@ def make_trainer(
         mesh,
         jax.jit(begin, out_shardings=placed),
         jax.jit(advance, out_shardings=(placed, divided)),
+        jax.jit(advance_in_place, out_shardings=(placed, divided), donate_argnums=0),
         jax.jit(partial(disagreement, learner)),
     )
 
@@ -408,7 +415,7 @@ def pulses(trainer: Trainer, state: TrainState) -> Iterator[Report]:
     config = trainer.config
     began = time.perf_counter()
     iteration, count, valid_steps = int(state.iteration), 1, 0
-    advance = trainer.advance.lower(state, jnp.int32(1)).compile()
+    advance = compiled(trainer, state)
     compare = trainer.compare.lower(state).compile() if config.learners > 1 else None
     compile_seconds = time.perf_counter() - began
     selects = config.selection_every
@@ -439,6 +446,15 @@ def pulses(trainer: Trainer, state: TrainState) -> Iterator[Report]:
             state=state,
         )
         count = max(1, min(2 * count, int(PULSE_SECONDS * count / (now - before))))
+
+
+def compiled(trainer: Trainer, state: TrainState) -> Callable[[TrainState, Array], tuple[TrainState, Pulse]]:
+    """`trainer.advance`, compiled; a replay is changed in place, so the one in an older state is gone."""
+    if trainer.learner.grouped:
+        return trainer.advance.lower(state, jnp.int32(1)).compile()
+    apart = lambda state: (state.cohort.memory, state._replace(cohort=state.cohort._replace(memory=())))
+    program = trainer.advance_in_place.lower(*apart(state), jnp.int32(1)).compile()
+    return lambda state, count: program(*apart(state), count)
 
 
 def run(advance: Callable, state: TrainState, count: int) -> tuple[TrainState, Pulse]:

@@ -20,7 +20,7 @@ from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, Shoal
 
 @dataclass(frozen=True)
 class DQNConfig:
-    """DQN's settings; names and defaults are Stable-Baselines3's where it has one."""
+    """DQN's settings; names are Stable-Baselines3's where it has one."""
 
     num_envs: int = 1
     """Environments per learner, stepped together."""
@@ -185,16 +185,16 @@ def act(setup: Setup, state: LearnerState, obs: Tree, noise: Array) -> tuple[Arr
     num = setup.num_actions
     best = jnp.argmax(state.params.critic(standardise(setup, state, obs)), -1).astype(jnp.int32)
     random = jnp.minimum((num * noise[..., 1]).astype(jnp.int32), num - 1)
-    chance = jnp.where(state.memory.warm, 1.0, exploration(setup, state))
-    return jnp.where(noise[..., 0] > 1 - chance, random, best), state.memory
+    return jnp.where(noise[..., 0] > 1 - exploration(setup, state), random, best), state.memory
 
 
 def exploration(setup: Setup, state: LearnerState) -> Array:
-    """The chance of a random action: falls linearly over the first part of the run."""
+    """The chance of a random action: 1 at first, then falling linearly over a part of the run."""
     config, hypers = setup.config, state.hypers
     span = max(config.exploration_fraction * setup.num_updates * config.rollout_size, 1.0)
     done = jnp.minimum(state.memory.num_steps / span, 1.0)
-    return hypers.exploration_initial + done * (hypers.exploration_final - hypers.exploration_initial)
+    chance = hypers.exploration_initial + done * (hypers.exploration_final - hypers.exploration_initial)
+    return jnp.where(state.memory.warm, 1.0, chance)
 
 
 def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:

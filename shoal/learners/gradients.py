@@ -18,5 +18,5 @@ def optimiser(kind: str, rate: Array | float, across: tuple[str, ...] = ()) -> o
 
 
 def nudge(tau: Array | float, target: Tree, network: Tree) -> Tree:
-    """target + tau (network - target)."""
-    return jax.tree.map(lambda t, x: t + tau * (x - t), target, network)
+    """(1 - tau) target + tau network."""
+    return jax.tree.map(lambda t, x: (1 - tau) * t + tau * x, target, network)

@@ -22,10 +22,13 @@ from shoal.ops import advice
 from shoal.ops.statistics import weighted_mean
 from shoal.types import Box, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree, check_choices
 
+UNROLL = 4
+"""Critic updates that are written out one after another instead of as a loop."""
+
 
 @dataclass(frozen=True)
 class TD3Config:
-    """TD3's settings; names and defaults are Stable-Baselines3's where it has one."""
+    """TD3's settings; names are Stable-Baselines3's where it has one."""
 
     num_envs: int = 1
     """Environments per learner, stepped together."""
@@ -120,7 +123,8 @@ class TD3Config:
             )
         if self.comm_penalty_coeff < 0 or self.prox_coef < 0:
             raise ShoalError("comm_penalty_coeff and prox_coef must not be negative")
-        if self.exploration_noise < 0 or self.target_noise < 0 or not 0 < self.ou_theta <= 1:
+        noises = (self.exploration_noise, self.target_noise, self.target_noise_clip)
+        if min(noises) < 0 or not 0 < self.ou_theta <= 1:
             raise ShoalError("noise must not be negative, and ou_theta above 0 and at most 1")
 
 
@@ -197,7 +201,7 @@ def td3(config: TD3Config, spec: EnvSpec, across: tuple[str, ...] = ()) -> Learn
 def init(setup: Setup, key: Array) -> LearnerState:
     """A learner that has seen nothing; its two critics differ from the start."""
     config, spec, num_actions = setup.config, setup.spec, setup.num_actions
-    key_actor, *keys_critic = jax.random.split(key, 3)
+    key_actor, key_wander, *keys_critic = jax.random.split(key, 4)
     layers = {
         "hidden": config.hidden,
         "activation": config.activation,
@@ -212,7 +216,7 @@ def init(setup: Setup, key: Array) -> LearnerState:
     memory = Memory(
         past=no_past(setup, config.num_envs, config.buffer_size, warm=config.learning_starts > 0),
         num_gradients=jnp.int32(0),
-        wander=jnp.zeros((config.num_envs, num_actions)),
+        wander=jax.random.normal(key_wander, (config.num_envs, num_actions)),
     )
     start = gradients.optimiser(config.optimiser, 0.0).init
     return LearnerState(
@@ -298,6 +302,7 @@ def learn(
     delay = setup.config.policy_delay
     start = (state.params, state.opt_state)
     critic_step = partial(improve_critics, setup, state)
+    judge = partial(targets, state.hypers)
 
     def follow(carry, batch):
         carry, metrics = improve_actor(setup, state, rollout, carry, batch)
@@ -305,13 +310,14 @@ def learn(
 
     def together(carry, part):
         batches, noise = part
-        carry, critic = jax.lax.scan(critic_step, carry, (batches, noise))
+        aims = judge(carry[0], batches, noise)  # of all at once: target networks do not move in between
+        carry, critic = jax.lax.scan(critic_step, carry, (batches, aims), unroll=min(delay, UNROLL))
         carry, actor = follow(carry, trees.take(batches, -1))
         return carry, jax.tree.map(jnp.mean, critic) | actor
 
     def one_by_one(carry, part):
         (batch, noise), count = part
-        carry, critic = critic_step(carry, (batch, noise))
+        carry, critic = critic_step(carry, (batch, judge(carry[0], batch, noise)))
         moved, actor = follow(carry, batch)
         return trees.where(count % delay == 0, moved, carry), critic | actor
 
@@ -327,17 +333,21 @@ def learn(
     return carry, metrics | {"loss/total": jnp.asarray(total)}
 
 
-def improve_critics(
-    setup: Setup, state: LearnerState, carry: tuple[Params, OptStates], part: tuple[Transition, Array]
-) -> tuple[tuple[Params, OptStates], dict[str, Array]]:
-    """One step of both critics towards r + gamma^n min_i Q'_i(s', clip(pi'(s') + clip(noise)))."""
-    (params, opt_state), (batch, noise), hypers = carry, part, state.hypers
+def targets(hypers: Hypers, params: Params, batch: Transition, noise: Array) -> Array:
+    """r + gamma^n min_i Q'_i(s', clip(pi'(s') + clip(noise)))."""
     bound = hypers.target_noise_clip
     smoothing = jnp.clip(hypers.target_noise * noise, -bound, bound)
     next_action = jnp.clip(policy(params.target_actor, batch.next_obs) + smoothing, -1, 1)
     first, second = (critic(batch.next_obs, next_action) for critic in params.target_critic)
     reward, discount = replay.discounted(batch, hypers.gamma)
-    target = reward + discount * jnp.minimum(first, second)
+    return reward + discount * jnp.minimum(first, second)
+
+
+def improve_critics(
+    setup: Setup, state: LearnerState, carry: tuple[Params, OptStates], part: tuple[Transition, Array]
+) -> tuple[tuple[Params, OptStates], dict[str, Array]]:
+    """One step of both critics towards what the target networks say, on one batch."""
+    (params, opt_state), (batch, target), hypers = carry, part, state.hypers
 
     def loss(critic: tuple[ActionValue, ActionValue]) -> tuple[Array, dict[str, Array]]:
         values = [one(batch.obs, batch.action) for one in critic]
@@ -386,7 +396,7 @@ def improve_actor(
 
 
 def move_targets(tau: Array, params: Params) -> Params:
-    """target <- target + tau (network - target)."""
+    """target <- (1 - tau) target + tau network."""
     return params._replace(
         target_actor=gradients.nudge(tau, params.target_actor, params.actor),
         target_critic=gradients.nudge(tau, params.target_critic, params.critic),

@@ -238,9 +238,6 @@ def test_wandering_noise_has_its_deviation_and_forgets_at_its_rate(theta):
     assert abs(np.mean(late[:, 1:] * late[:, :-1])) < 0.05
 
 
-@pytest.mark.xfail(
-    strict=True, reason="wander begins at 0, so noise grows to its deviation over 1/theta steps"
-)
 def test_wandering_noise_has_its_deviation_from_the_first_step():
     np.testing.assert_allclose(wandering(0.15)[0].std(), 1, atol=0.15)
 
