@@ -35,8 +35,8 @@ CASES = [
 
 TD3_COHORTS = (1, 8, 80, 800)
 """Learners on Pendulum, one environment each, one update per step, in turns of 50."""
-TD3_WIDTHS = (64, 256)
-"""Of their two hidden layers."""
+TD3_SIZES = ((64, 128), (64, 256), (256, 256))
+"""Widths of their two hidden layers, and batches; the first is Pendulum's preset."""
 
 
 def ppo_config(env: str, learners: int, num_envs: int, exchange: str) -> TrainConfig:
@@ -82,20 +82,23 @@ def ppo_table(seconds: float) -> Iterator[str]:
 def td3_table(seconds: float) -> Iterator[str]:
     """Time per update of cohorts, environment step included."""
     yield (
-        f"TD3 on Pendulum-v1, batch 256, one environment step per update, on one "
+        f"TD3 on Pendulum-v1, one environment step per update, on one "
         f"{jax.devices()[0].device_kind}; jax {jax.__version__}, {time.strftime('%Y-%m-%d')}."
     )
     yield ""
-    yield "| networks | learners | updates/s | ms per step and update | against one learner | compile s |"
-    yield "|---|---|---|---|---|---|"
+    yield "| networks | batch | learners | updates/s | ms per update | against one learner | compile s |"
+    yield "|---|---|---|---|---|---|---|"
     alone = {}
-    for width, learners in product(TD3_WIDTHS, TD3_COHORTS):
-        algo = TD3Config(num_steps=50, learning_starts=500, buffer_size=100_000, hidden=(width, width))
+    for (width, batch), learners in product(TD3_SIZES, TD3_COHORTS):
+        algo = TD3Config(
+            num_steps=50, learning_starts=500, buffer_size=100_000, hidden=(width, width), batch_size=batch
+        )
         speed, compiling = measure(TrainConfig("Pendulum-v1", algo, steps=10**9, learners=learners), seconds)
         took = 1000 * learners / speed
-        ratio = took / alone.setdefault(width, took)
+        ratio = took / alone.setdefault((width, batch), took)
         cells = (
             f"{width}-{width}",
+            str(batch),
             str(learners),
             f"{speed:,.0f}",
             f"{took:.3f}",

@@ -296,8 +296,8 @@ def learn(
 ) -> tuple[tuple[Params, OptStates], dict[str, Array]]:
     """Critic updates, each on its own batch; after every `policy_delay` of them the actor and the targets.
 
-    The delay is a loop in a loop, so nothing is computed to be thrown away. Only where an update has fewer
-    critic steps than the delay (as when critics meet after each) is the actor's step taken and dropped.
+    The delay is a loop in a loop, so nothing is computed to be thrown away. Only where it does not divide
+    the critic steps of an update (as when critics meet after each) is the actor's step taken and dropped.
     """
     delay = setup.config.policy_delay
     start = (state.params, state.opt_state)
