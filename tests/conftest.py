@@ -1,9 +1,11 @@
 """Tests see two CPU devices, strict shapes and a compilation cache."""
 
+import gc
 import os
 from pathlib import Path
 
 import jax
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -11,3 +13,16 @@ cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoa
 jax.config.update("jax_compilation_cache_dir", str(cache))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+MANY_MAPS = 20_000
+"""Linux lets a process have 65,530 pieces of memory; every compiled program takes some, and XLA aborts at the last."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_for_programs():
+    """Compiled programs are forgotten after a module, once there are many."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MANY_MAPS:
+        jax.clear_caches()
+        gc.collect()

@@ -11,6 +11,7 @@ from jax import Array
 from shoal.exchange import exploration
 from shoal.exchange.exploration import PRIORS, Prior, draw, explore, perturb, read_prior
 from shoal.learners.ppo import Hypers as PPOHypers
+from shoal.learners.td3 import Hypers as TD3Hypers
 from shoal.types import ShoalError
 
 TEXTS = ["uniform 0 1", "uniform -2 3", "uniform 0.1 0.5", "log 1e-5 1e-2", "one-minus-log 0.9 0.9999"]
@@ -24,6 +25,7 @@ class Hypers(NamedTuple):
     inner: Array
 
 
+PPO_PRIORS = {name: prior for name, prior in PRIORS.items() if name in PPOHypers._fields}
 SOME = {"learning_rate": PRIORS["learning_rate"], "gamma": PRIORS["gamma"]}
 
 
@@ -82,11 +84,11 @@ def test_mistakes_are_named_in_one_line(text, mistake):
     assert str(error.value) == f"prior {text!r}: {mistake}"
 
 
-def test_the_default_priors_are_ones_that_could_be_read_and_belong_to_ppo():
-    for name, prior in PRIORS.items():
+def test_the_default_priors_are_ones_that_could_be_read_and_belong_to_a_learner():
+    for prior in PRIORS.values():
         assert read_prior(f"{prior.kind} {prior.low} {prior.high}") == prior
-        assert name in PPOHypers._fields
-    assert set(PRIORS) == set(PPOHypers._fields) - {"target_kl", "kl_goal"}
+    assert set(PPO_PRIORS) == set(PPOHypers._fields) - {"target_kl", "kl_goal"}
+    assert set(PRIORS) - set(PPO_PRIORS) == set(TD3Hypers._fields) - set(PPO_PRIORS) - {"target_noise_clip"}
 
 
 # Drawing
@@ -278,8 +280,8 @@ def test_compiled_is_the_same():
 
 def test_ppo_with_its_default_priors_stays_within_them():
     hypers = PPOHypers(*(jnp.full(4000, jnp.inf) for _ in PPOHypers._fields))
-    found = explore(PRIORS, jax.random.key(0), hypers, jnp.ones(4000, bool))
-    for name, prior in PRIORS.items():
+    found = explore(PPO_PRIORS, jax.random.key(0), hypers, jnp.ones(4000, bool))
+    for name, prior in PPO_PRIORS.items():
         x = np.asarray(getattr(found, name))
         assert (x >= np.float32(prior.low)).all()
         assert (x <= np.float32(prior.high)).all()
