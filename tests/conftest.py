@@ -15,7 +15,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 MANY_MAPS = 20_000
-"""Linux lets a process have 65,530 pieces of memory; every compiled program takes some, and XLA aborts at the last."""
+"""A process may have 65,530 pieces of memory on Linux; XLA aborts when programs have taken the last."""
 
 
 @pytest.fixture(autouse=True, scope="module")
