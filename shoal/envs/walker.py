@@ -21,7 +21,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import Box2D
+import Box2D  # pyright: ignore[reportMissingImports]
 import gymnasium
 import numpy as np
 from gymnasium.envs.box2d.bipedal_walker import (
