@@ -5,7 +5,6 @@ for report in train(TrainConfig("CartPole-v1", steps=50_000)):
 """
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +17,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
 from shoal import trees
-from shoal.collect import Episodes, Worlds, collect
+from shoal.collect import Worlds, collect
 from shoal.collect import begin as begin_worlds
 from shoal.envs.host import raise_crash
 from shoal.envs.make import make
@@ -33,6 +32,7 @@ from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.td3 import TD3Config, td3
 from shoal.mesh import ROWS, WHOLE, group_size, make_mesh, on_each_device
 from shoal.networks import NetworkMaker
+from shoal.standing import disagreement, scores, standing
 from shoal.types import (
     Env,
     EnvRecipe,
@@ -43,14 +43,9 @@ from shoal.types import (
     LearnerState,
     Rollout,
     ShoalError,
-    Standing,
     Tree,
 )
 
-PEERS = 8
-"""How many others a learner's policy is compared with in reports."""
-RECENT = 20
-"""Episodes by which learners are ranked and weighed."""
 HYPERS = 3
 """Sets the key that draws a learner's hyperparameters apart from its others."""
 PULSE_SECONDS = 0.5
@@ -112,9 +107,9 @@ class TrainConfig:
         if self.algo.prox_coef and not any(exchange.mixes for exchange in self.exchanges):
             raise ShoalError("prox_coef stays near what was received: it needs an exchange of parameters")
         parts = {part.partition(":")[0] for exchange in self.exchanges for part in exchange.parts}
-        learning = {"critic"} if isinstance(self.algo, DQNConfig) else {"actor", "critic"}
-        if self.algo.prox_coef and parts and not learning <= parts:
-            raise ShoalError("prox_coef stays near what was received: exchange both actor and critic")
+        if self.algo.prox_coef and parts and not self.algo.learns <= parts:
+            needed = " and ".join(sorted(self.algo.learns))
+            raise ShoalError(f"prox_coef stays near what was received: exchange {needed}")
         if sum(exchange.selects for exchange in self.exchanges) > 1:
             raise ShoalError("a population has one rule of selection, not several")
         if self.schedule is not None:
@@ -343,7 +338,7 @@ def make_trainer(
         jax.jit(begin, out_shardings=placed),
         jax.jit(advance, out_shardings=(placed, divided)),
         jax.jit(advance_in_place, out_shardings=(placed, divided), donate_argnums=0),
-        jax.jit(partial(disagreement, learner)),
+        jax.jit(lambda state: disagreement(learner, state.cohort, state.worlds.step.obs)),
     )
 
 
@@ -463,51 +458,6 @@ def run(advance: Callable, state: TrainState, count: int) -> tuple[TrainState, P
     pulse = jax.device_get(pulse)
     raise_crash()
     return state, pulse
-
-
-def standing(episodes: Episodes, samples: Array) -> Standing:
-    """How the learners stand, for an exchange to use: their returns are of the last `RECENT` episodes."""
-    window = episodes.returns.shape[1]
-    age = (episodes.finished[:, None] - 1 - jnp.arange(window)[None]) % window
-    known = jnp.isfinite(episodes.returns) & (age < RECENT)
-    total = jnp.sum(jnp.where(known, episodes.returns, 0.0), 1)
-    returns = jnp.where(jnp.any(known, 1), total / jnp.maximum(jnp.sum(known, 1), 1), jnp.nan)
-    present = jnp.ones(samples.shape, bool)
-    return Standing(samples.astype(jnp.float32), returns, episodes.finished, present)
-
-
-def disagreement(learner: Learner, state: TrainState) -> dict[str, Array]:
-    """How far each learner's parameters are from the mean, and its policy from some others'.
-
-    The policies are those of up to `PEERS` learners, evenly spaced along the cohort, at the
-    observations before the learner now.
-    """
-    rows, _ = trees.as_matrix(state.cohort.params)
-    apart = {"disagreement/params": jnp.linalg.norm(rows - jnp.mean(rows, 0, keepdims=True), axis=1)}
-    if learner.distance is None:
-        return apart
-    num_learners = rows.shape[0]
-    shifts = sorted({round(k * num_learners / (PEERS + 1)) for k in range(1, PEERS + 1)} - {0, num_learners})
-    read = lambda cohort: LearnerState(cohort.params, cohort.statistics, (), (), ())
-
-    def apart_from(shift):
-        others = jax.tree.map(lambda x: jnp.roll(x, shift, 0), read(state.cohort))
-        return jnp.mean(jax.vmap(learner.distance)(read(state.cohort), others, state.worlds.step.obs), 1)
-
-    return apart | {"disagreement/policy": jnp.mean(jnp.stack([apart_from(s) for s in shifts]), 0)}
-
-
-def scores(episodes: Episodes) -> dict[str, np.ndarray]:
-    """Raw scores over the last finished episodes; NaN until one has finished."""
-    returns, lengths, finished = jax.device_get((episodes.returns, episodes.lengths, episodes.finished))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, as wanted
-        return {
-            "return_mean": np.nanmean(returns, 1),
-            "return_std": np.nanstd(returns, 1),
-            "length_mean": np.nanmean(lengths, 1),
-            "episodes": finished,
-        }
 
 
 def row_seeds(config: TrainConfig, start: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -26,3 +27,24 @@ def room_for_programs():
     if maps.exists() and maps.read_bytes().count(b"\n") > MANY_MAPS:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def compilations():
+    """`with compilations() as seen`: the compilations in the block, those found in the cache included."""
+
+    @contextmanager
+    def counted():
+        seen = []
+
+        def listen(event, duration, **details):
+            if event == "/jax/core/compile/backend_compile_duration":
+                seen.append(event)
+
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        try:
+            yield seen
+        finally:
+            jax.monitoring.unregister_event_duration_listener(listen)
+
+    return counted

@@ -12,7 +12,7 @@ from shoal import collect
 from shoal.envs import probes
 from shoal.envs.functional import from_jax
 from shoal.learners import ppo
-from shoal.train import scores
+from shoal.standing import scores
 from shoal.types import Box, EnvSpec, JaxEnv
 
 L, E = 2, 3

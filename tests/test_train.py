@@ -1,7 +1,6 @@
 """Training: members and solo runs, one device and two, one learner lost and the others."""
 
 import sys
-from contextlib import contextmanager
 from functools import cache, partial
 
 import jax
@@ -63,22 +62,6 @@ def bits(tree):
     return [(leaf.shape, str(leaf.dtype), np.asarray(leaf).tobytes()) for leaf in leaves]
 
 
-@contextmanager
-def compilations():
-    """The compilations inside the block, those found in the cache included."""
-    seen = []
-
-    def listen(event, duration, **details):
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-
-
 def rows(state, index):
     """Rows of everything in a training state that has a learner axis."""
     num_learners = len(state.keys)
@@ -98,7 +81,7 @@ def assert_close(a, b):
     jax.tree.map(close, a, b)
 
 
-def test_compilations_are_counted():
+def test_compilations_are_counted(compilations):
     number = jnp.float32(1)
     with compilations() as compiled:
         jax.jit(lambda x: x * 3 + 1)(number)
@@ -172,7 +155,7 @@ def test_nan_in_one_learner_leaves_the_other_untouched(kind):
     assert np.isfinite(pulse.metrics["loss/total"][1])
 
 
-def test_many_iterations_at_once_are_as_many_one_by_one():
+def test_many_iterations_at_once_are_as_many_one_by_one(compilations):
     run, state = trainer("cohort"), begun("cohort")
     whole, whole_pulse = advanced("cohort")
     counts = [jnp.int32(count) for count in (1, 4, 7)]
@@ -184,7 +167,7 @@ def test_many_iterations_at_once_are_as_many_one_by_one():
     assert bits(pulse.metrics) == bits(whole_pulse.metrics)
 
 
-def test_a_changed_hyperparameter_compiles_nothing_and_takes_effect():
+def test_a_changed_hyperparameter_compiles_nothing_and_takes_effect(compilations):
     run, state, (usual, usual_pulse) = trainer("cohort"), begun("cohort"), advanced("cohort")
     count, hypers = jnp.int32(12), state.cohort.hypers
     rates = jax.device_put(2 * hypers.learning_rate, hypers.learning_rate.sharding)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,104 +11,48 @@ from jax import Array
 
 from shoal import trees
 from shoal.learners import gradients, observations, replay
-from shoal.learners.replay import Past, Transition
+from shoal.learners.replay import Past, ReplayConfig, Transition, check_at_least_one
 from shoal.networks import Policy, make_policy
 from shoal.ops import advice
 from shoal.ops.statistics import weighted_mean
-from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree, check_choices
+from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree
 
 
 @dataclass(frozen=True)
-class DQNConfig:
-    """DQN's settings; names are Stable-Baselines3's where it has one."""
+class DQNConfig(ReplayConfig):
+    """DQN's settings."""
 
-    num_envs: int = 1
-    """Environments per learner, stepped together."""
     num_steps: int = 4
-    """Steps per environment between updates."""
     gradient_steps: int | None = 1
-    """Updates after them; one for each environment step if null."""
     batch_size: int = 32
-    """Transitions per update."""
     buffer_size: int = 100_000
-    """Transitions a learner remembers."""
     learning_starts: int = 1_000
-    """Steps of uniformly random actions, and no learning, at the start."""
     learning_rate: float = 1e-4
-    """Adam's step size."""
-    gamma: float = 0.99
-    """Discount."""
-    n_step: int = 1
-    """Rewards that are added up before the target network judges the rest."""
+    tau: float = 1.0
+    hidden: tuple[int, ...] = (64, 64)
     double: bool = True
     """Let the network choose the next action that its target judges."""
-    tau: float = 1.0
-    """How far the target network moves at a time."""
     target_every: int = 10_000
-    """Environment steps between its moves."""
+    """Environment steps between moves of the target network."""
     exploration_initial: float = 1.0
     """Chance of a random action at the start."""
     exploration_final: float = 0.05
     """Chance of one in the end."""
     exploration_fraction: float = 0.1
     """The part of the run over which it falls, linearly."""
-    norm_obs: bool = False
-    """Standardise observations by running statistics (pictures are left alone)."""
-    clip_obs: float = 10.0
-    """Bound on standardised observations."""
-    comm_penalty_coeff: float = 0.1
-    """Weight of the distance to the values an exchange shows the learner (exchange neighbours)."""
-    prox_coef: float = 0.0
-    """Weight of the squared distance to the parameters last received (FedProx)."""
-    optimiser: Literal["adam", "sgd"] = "adam"
-    """What takes the steps."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Sizes of the hidden layers."""
-    activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "relu"
-    """Activation between layers."""
-    network: Literal["nature", "impala", "mlp"] = "nature"
-    """What pictures go through, before the hidden layers."""
-    init: Literal["orthogonal", "xavier", "fan_in"] = "fan_in"
-    """How weights begin."""
 
     evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "gamma")
     """What a population changes unless told."""
-
-    @property
-    def rollout_size(self) -> int:
-        """Samples per rollout."""
-        return self.num_envs * self.num_steps
-
-    @property
-    def rows(self) -> int:
-        """Samples per step of the optimiser."""
-        return self.batch_size
-
-    @property
-    def work(self) -> int:
-        """Multiplications in the largest layer of a step of the optimiser."""
-        return self.rows * max(self.hidden, default=1) ** 2
-
-    @property
-    def num_gradients(self) -> int:
-        """Updates per rollout."""
-        return self.rollout_size if self.gradient_steps is None else self.gradient_steps
+    learns: ClassVar[frozenset[str]] = frozenset({"critic"})
+    """The networks that learn, as exchanges name them."""
 
     def __post_init__(self):
-        check_choices(self)
-        for name in ("num_envs", "num_steps", "batch_size", "buffer_size", "n_step", "target_every"):
-            if getattr(self, name) < 1:
-                raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.num_gradients < 1 or self.learning_starts < 0:
-            raise ShoalError("gradient_steps must be at least 1, and learning_starts not negative")
-        if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 < self.tau <= 1:
-            raise ShoalError(
-                "learning_rate must be positive, gamma between 0 and 1, tau above 0 and at most 1"
-            )
+        super().__post_init__()
+        check_at_least_one(self, "target_every")
         if not 0 <= self.exploration_final <= 1 or not 0 <= self.exploration_initial <= 1:
             raise ShoalError("exploration_initial and exploration_final must be between 0 and 1")
-        if self.comm_penalty_coeff < 0 or self.prox_coef < 0 or self.exploration_fraction < 0:
-            raise ShoalError("comm_penalty_coeff, prox_coef and exploration_fraction must not be negative")
+        if self.exploration_fraction < 0:
+            raise ShoalError("exploration_fraction must not be negative")
 
 
 class Hypers(NamedTuple):

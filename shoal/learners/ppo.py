@@ -101,6 +101,8 @@ class PPOConfig:
 
     evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_coef", "ent_coef")
     """What a population changes unless told."""
+    learns: ClassVar[frozenset[str]] = frozenset({"actor", "critic"})
+    """The networks that learn, as exchanges name them."""
 
     @property
     def rollout_size(self) -> int:

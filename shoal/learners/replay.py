@@ -4,14 +4,98 @@ A transition is `n` steps of one episode, or those that were left of it. Its rew
 a discount that changes is the one that counts.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from shoal import trees
-from shoal.types import EnvSpec, ObservationSpace, Rollout, Tree
+from shoal.types import EnvSpec, ObservationSpace, Rollout, ShoalError, Tree, check_choices
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What learners with a replay have in common; names are Stable-Baselines3's where it has one."""
+
+    num_envs: int = 1
+    """Environments per learner, stepped together."""
+    num_steps: int = 2
+    """Steps per environment between updates."""
+    gradient_steps: int | None = None
+    """Critic updates after them; one for each environment step if none."""
+    batch_size: int = 256
+    """Transitions per update."""
+    buffer_size: int = 1_000_000
+    """Transitions a learner remembers."""
+    learning_starts: int = 10_000
+    """Steps of uniformly random actions, and no learning, at the start."""
+    learning_rate: float = 1e-3
+    """The critics' step size."""
+    gamma: float = 0.99
+    """Discount."""
+    n_step: int = 1
+    """Rewards that are added up before a target network judges the rest."""
+    tau: float = 0.005
+    """How far target networks move at a time."""
+    norm_obs: bool = False
+    """Standardise observations by running statistics (pictures are left alone)."""
+    clip_obs: float = 10.0
+    """Bound on standardised observations."""
+    comm_penalty_coeff: float = 0.1
+    """Weight of the distance to what an exchange shows the learner (exchange neighbours)."""
+    prox_coef: float = 0.0
+    """Weight of the squared distance to the model last received (FedProx)."""
+    optimiser: Literal["adam", "sgd"] = "adam"
+    """What takes the steps."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Sizes of the hidden layers."""
+    activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "relu"
+    """Activation between layers."""
+    network: Literal["nature", "impala", "mlp"] = "nature"
+    """What pictures go through, before the hidden layers."""
+    init: Literal["orthogonal", "xavier", "fan_in"] = "fan_in"
+    """How weights begin."""
+
+    @property
+    def rollout_size(self) -> int:
+        """Samples per rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def rows(self) -> int:
+        """Samples per step of the optimiser."""
+        return self.batch_size
+
+    @property
+    def work(self) -> int:
+        """Multiplications in the largest layer of a step of the optimiser."""
+        return self.rows * max(self.hidden, default=1) ** 2
+
+    @property
+    def num_gradients(self) -> int:
+        """Critic updates per rollout."""
+        return self.rollout_size if self.gradient_steps is None else self.gradient_steps
+
+    def __post_init__(self):
+        check_choices(self)
+        for name in ("num_envs", "num_steps", "batch_size", "buffer_size", "n_step"):
+            check_at_least_one(self, name)
+        if self.num_gradients < 1 or self.learning_starts < 0:
+            raise ShoalError("gradient_steps must be at least 1, and learning_starts not negative")
+        if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 < self.tau <= 1:
+            raise ShoalError(
+                "learning_rate must be positive, gamma between 0 and 1, tau above 0 and at most 1"
+            )
+        if self.comm_penalty_coeff < 0 or self.prox_coef < 0:
+            raise ShoalError("comm_penalty_coeff and prox_coef must not be negative")
+
+
+def check_at_least_one(config: ReplayConfig, name: str) -> None:
+    """Raise where a setting counts fewer than one."""
+    if getattr(config, name) < 1:
+        raise ShoalError(f"{name} must be at least 1, not {getattr(config, name)}")
 
 
 class Transition(NamedTuple):

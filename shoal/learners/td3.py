@@ -16,42 +16,22 @@ from jax import Array
 
 from shoal import trees
 from shoal.learners import gradients, observations, replay
-from shoal.learners.replay import Past, Transition
+from shoal.learners.replay import Past, ReplayConfig, Transition, check_at_least_one
 from shoal.networks import ActionValue, Policy, make_action_value, make_policy
 from shoal.ops import advice
 from shoal.ops.statistics import weighted_mean
-from shoal.types import Box, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree, check_choices
+from shoal.types import Box, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree
 
 UNROLL = 4
 """Critic updates that are written out one after another instead of as a loop."""
 
 
 @dataclass(frozen=True)
-class TD3Config:
-    """TD3's settings; names are Stable-Baselines3's where it has one."""
+class TD3Config(ReplayConfig):
+    """TD3's settings."""
 
-    num_envs: int = 1
-    """Environments per learner, stepped together."""
-    num_steps: int = 2
-    """Steps per environment between updates."""
-    gradient_steps: int | None = None
-    """Critic updates after them; one for each environment step unless given."""
-    batch_size: int = 256
-    """Transitions per update."""
-    buffer_size: int = 1_000_000
-    """Transitions a learner remembers."""
-    learning_starts: int = 10_000
-    """Steps of uniformly random actions, and no learning, at the start."""
-    learning_rate: float = 1e-3
-    """The critics' step size."""
     actor_learning_rate: float | None = None
-    """The actor's; the critics' unless given."""
-    gamma: float = 0.99
-    """Discount."""
-    n_step: int = 1
-    """Rewards that are added up before a target network judges the rest."""
-    tau: float = 0.005
-    """How far target networks move at a time."""
+    """The actor's step size; the critics' unless given."""
     policy_delay: int = 2
     """Critic updates for each of the actor and the targets."""
     exploration_noise: float = 0.1
@@ -64,65 +44,19 @@ class TD3Config:
     """Deviation of the noise on the target's actions."""
     target_noise_clip: float = 0.5
     """Bound on it."""
-    norm_obs: bool = False
-    """Standardise observations by running statistics (pictures are left alone)."""
-    clip_obs: float = 10.0
-    """Bound on standardised observations."""
-    comm_penalty_coeff: float = 0.1
-    """Weight of the distance to the actions an exchange shows the learner (exchange neighbours)."""
-    prox_coef: float = 0.0
-    """Weight of the distance to the model last received (FedProx; beta)."""
     prox_form: Literal["parameters", "outputs"] = "parameters"
-    """That distance is between parameters, or between the actions and values they give."""
-    optimiser: Literal["adam", "sgd"] = "adam"
-    """What takes the steps."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Sizes of the hidden layers."""
-    activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "relu"
-    """Activation between layers."""
-    network: Literal["nature", "impala", "mlp"] = "nature"
-    """What pictures go through, before the hidden layers."""
-    init: Literal["orthogonal", "xavier", "fan_in"] = "fan_in"
-    """How weights begin."""
+    """What prox_coef keeps near: parameters, or the actions and values they give."""
 
     evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "actor_learning_rate", "exploration_noise")
     """What a population changes unless told."""
-
-    @property
-    def rollout_size(self) -> int:
-        """Samples per rollout."""
-        return self.num_envs * self.num_steps
-
-    @property
-    def rows(self) -> int:
-        """Samples per step of the optimiser."""
-        return self.batch_size
-
-    @property
-    def work(self) -> int:
-        """Multiplications in the largest layer of a step of the optimiser."""
-        return self.rows * max(self.hidden, default=1) ** 2
-
-    @property
-    def num_gradients(self) -> int:
-        """Critic updates per rollout."""
-        return self.rollout_size if self.gradient_steps is None else self.gradient_steps
+    learns: ClassVar[frozenset[str]] = frozenset({"actor", "critic"})
+    """The networks that learn, as exchanges name them."""
 
     def __post_init__(self):
-        check_choices(self)
-        for name in ("num_envs", "num_steps", "batch_size", "buffer_size", "n_step", "policy_delay"):
-            if getattr(self, name) < 1:
-                raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.num_gradients < 1 or self.learning_starts < 0:
-            raise ShoalError("gradient_steps must be at least 1, and learning_starts not negative")
+        super().__post_init__()
+        check_at_least_one(self, "policy_delay")
         if self.actor_learning_rate is not None and self.actor_learning_rate <= 0:
             raise ShoalError("actor_learning_rate must be positive")
-        if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 < self.tau <= 1:
-            raise ShoalError(
-                "learning_rate must be positive, gamma between 0 and 1, tau above 0 and at most 1"
-            )
-        if self.comm_penalty_coeff < 0 or self.prox_coef < 0:
-            raise ShoalError("comm_penalty_coeff and prox_coef must not be negative")
         noises = (self.exploration_noise, self.target_noise, self.target_noise_clip)
         if min(noises) < 0 or not 0 < self.ou_theta <= 1:
             raise ShoalError("noise must not be negative, and ou_theta above 0 and at most 1")

@@ -42,7 +42,7 @@ def preset(env: str, param_name: str | None = None, **settings) -> TrainConfig:
 def preset_settings(env: str, algo: str = "ppo") -> dict[str, Any]:
     """What the presets say of an environment: of its id, or of the first pattern that fits."""
     name = env.split(":")[-1]
-    presets = _presets()["presets" if algo == "ppo" else algo] if algo in ALGORITHMS else {}
+    presets = _presets()[algo] if algo in ALGORITHMS else {}
     match = name if name in presets else next((p for p in presets if fnmatchcase(name, p)), None)
     return {} if match is None else _only_settings(presets[match])
 
@@ -52,8 +52,8 @@ def named_settings(env: str, param_name: str, algo: str = "ppo") -> dict[str, An
     name, named = env.split(":")[-1], _presets()["named"]
     if param_name not in named:
         raise ShoalError(f"no preset is named {param_name!r}; choose from {', '.join(named)}")
-    if algo != "ppo":
-        raise ShoalError(f"preset {param_name} is for ppo, not for {algo}")
+    if algo != named[param_name]["algo"]:
+        raise ShoalError(f"preset {param_name} is for {named[param_name]['algo']}, not for {algo}")
     if not fnmatchcase(name, named[param_name]["for"]):
         fitting = [other for other, entry in named.items() if fnmatchcase(name, entry["for"])]
         question = f"; for {env} there is {' and '.join(fitting)}" if fitting else ""

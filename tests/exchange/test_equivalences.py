@@ -1,7 +1,6 @@
 """Two ways to the same numbers: learning together and learning alone, stopped and straight through."""
 
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
@@ -223,24 +222,8 @@ def advanced(name, devices):
     return trainer(name, devices).advance(begun(name, devices), jnp.int32(8))
 
 
-@contextmanager
-def compilations():
-    """The compilations inside the block, those found in the cache included."""
-    seen = []
-
-    def listen(event, duration, **details):
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-
-
 @pytest.mark.parametrize("name", FEDERATIONS)
-def test_meeting_compiles_nothing_and_many_iterations_are_as_many_one_by_one(name):
+def test_meeting_compiles_nothing_and_many_iterations_are_as_many_one_by_one(name, compilations):
     """Between meetings, at them, and over several of them at once: one program, the same bits."""
     run, state = trainer(name, 2), begun(name, 2)
     whole, whole_pulse = advanced(name, 2)

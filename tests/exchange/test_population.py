@@ -1,6 +1,5 @@
 """Populations: who takes over whom, with what, and that the next update is made with it."""
 
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
@@ -319,23 +318,7 @@ def test_a_mutation_is_the_value_the_next_update_is_made_with():
             assert max(jax.tree.leaves(apart)) > 1e-5
 
 
-@contextmanager
-def compilations():
-    """The compilations inside the block, those found in the cache included."""
-    seen = []
-
-    def listen(event, duration, **details):
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-
-
-def test_many_selections_are_one_program():
+def test_many_selections_are_one_program(compilations):
     small = PPOConfig(
         num_envs=4, num_steps=16, num_minibatches=1, update_epochs=1, hidden=(4,), learning_rate=0.05
     )

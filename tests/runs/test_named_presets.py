@@ -19,7 +19,7 @@ ENVS = {
 
 
 def test_a_named_preset_says_all_that_others_say_and_what_it_is_for():
-    others = FILE["presets"]["*Easy-v0"].keys() | {"for", "grad_accumulation"}
+    others = FILE["ppo"]["*Easy-v0"].keys() | {"for", "algo", "grad_accumulation"}
     assert FILE["named"].keys() == ENVS.keys()
     assert all(entry.keys() == others for entry in FILE["named"].values())
 

@@ -8,9 +8,7 @@ import yaml
 
 import shoal.runs
 
-PRESETS = yaml.safe_load((Path(shoal.runs.__path__[0]) / "presets.yaml").read_text(encoding="utf-8"))[
-    "presets"
-]
+PRESETS = yaml.safe_load((Path(shoal.runs.__path__[0]) / "presets.yaml").read_text(encoding="utf-8"))["ppo"]
 
 POSITIVE_INTEGERS = {"steps", "num_envs", "num_steps", "num_minibatches", "update_epochs"}
 FRACTIONS = {"gamma", "gae_lambda"}

@@ -1,7 +1,6 @@
 """Runs of learners that remember: alone and in a cohort, resumed, averaged, selected, evaluated."""
 
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
@@ -58,22 +57,6 @@ def bits(tree):
     is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
     leaves = [jax.random.key_data(x) if is_key(x) else x for x in jax.tree.leaves(tree)]
     return [(leaf.shape, str(leaf.dtype), np.asarray(leaf).tobytes()) for leaf in leaves]
-
-
-@contextmanager
-def compilations():
-    """The compilations inside the block, those found in the cache included."""
-    seen = []
-
-    def listen(event, duration, **details):
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def past(cohort):
@@ -251,7 +234,7 @@ PBT = TrainConfig(
 )
 
 
-def test_a_population_of_td3_copies_minds_and_never_memories():
+def test_a_population_of_td3_copies_minds_and_never_memories(compilations):
     """Twice: the worst two get the best two's networks, moments and changed hypers, and keep their past."""
     trainer = make_trainer(PBT, recipe=from_jax(continuous_target()))
     state = trainer.begin()
@@ -286,7 +269,7 @@ def test_a_population_of_td3_copies_minds_and_never_memories():
     assert replaced == 4
 
 
-def test_the_next_update_is_made_with_the_changed_rate():
+def test_the_next_update_is_made_with_the_changed_rate(compilations):
     """A learner whose rate became 0 no longer moves; the others do."""
     trainer = make_trainer(replace(TD3, algo=replace(TD3.algo, policy_delay=1)))
     state, _ = trainer.advance(trainer.begin(), jnp.int32(6))

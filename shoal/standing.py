@@ -1,0 +1,62 @@
+"""How learners stand: their scores, and how far they are from each other."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shoal import trees
+from shoal.collect import Episodes
+from shoal.types import Learner, LearnerState, Standing, Tree
+
+PEERS = 8
+"""How many others a learner's policy is compared with in reports."""
+RECENT = 20
+"""Episodes by which learners are ranked and weighed."""
+
+
+def standing(episodes: Episodes, samples: Array) -> Standing:
+    """How the learners stand, for an exchange to use: their returns are of the last `RECENT` episodes."""
+    window = episodes.returns.shape[1]
+    age = (episodes.finished[:, None] - 1 - jnp.arange(window)[None]) % window
+    known = jnp.isfinite(episodes.returns) & (age < RECENT)
+    total = jnp.sum(jnp.where(known, episodes.returns, 0.0), 1)
+    returns = jnp.where(jnp.any(known, 1), total / jnp.maximum(jnp.sum(known, 1), 1), jnp.nan)
+    present = jnp.ones(samples.shape, bool)
+    return Standing(samples.astype(jnp.float32), returns, episodes.finished, present)
+
+
+def disagreement(learner: Learner, cohort: LearnerState, obs: Tree) -> dict[str, Array]:
+    """How far each learner's parameters are from the mean, and its policy from some others'.
+
+    The policies are those of up to `PEERS` learners, evenly spaced along the cohort, at the
+    observations (L, E, ...) before the learner.
+    """
+    rows, _ = trees.as_matrix(cohort.params)
+    apart = {"disagreement/params": jnp.linalg.norm(rows - jnp.mean(rows, 0, keepdims=True), axis=1)}
+    if learner.distance is None:
+        return apart
+    num_learners = rows.shape[0]
+    shifts = sorted({round(k * num_learners / (PEERS + 1)) for k in range(1, PEERS + 1)} - {0, num_learners})
+    read = lambda cohort: LearnerState(cohort.params, cohort.statistics, (), (), ())
+
+    def apart_from(shift):
+        others = jax.tree.map(lambda x: jnp.roll(x, shift, 0), read(cohort))
+        return jnp.mean(jax.vmap(learner.distance)(read(cohort), others, obs), 1)
+
+    return apart | {"disagreement/policy": jnp.mean(jnp.stack([apart_from(s) for s in shifts]), 0)}
+
+
+def scores(episodes: Episodes) -> dict[str, np.ndarray]:
+    """Raw scores over the last finished episodes; NaN until one has finished."""
+    returns, lengths, finished = jax.device_get((episodes.returns, episodes.lengths, episodes.finished))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, as wanted
+        return {
+            "return_mean": np.nanmean(returns, 1),
+            "return_std": np.nanstd(returns, 1),
+            "length_mean": np.nanmean(lengths, 1),
+            "episodes": finished,
+        }
