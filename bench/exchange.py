@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal import ExchangeConfig, PPOConfig, TrainConfig
-from shoal.train import make_trainer
+from shoal.program import make_trainer
 
 LOCAL_UPDATES = 16
 CASES = {

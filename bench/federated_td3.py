@@ -17,7 +17,8 @@ from shoal import ExchangeConfig, TD3Config, TrainConfig
 from shoal.envs import worlds
 from shoal.evaluate import evaluate, evaluate_worlds, visits
 from shoal.exchange.mixing import merged
-from shoal.train import make_trainer, pulses, worlds_of
+from shoal.program import make_trainer, worlds_of
+from shoal.train import pulses
 
 CLIENTS = 5
 EPISODES = 100

@@ -18,7 +18,8 @@ import numpy as np
 from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset, trees
 from shoal.envs import worlds
 from shoal.evaluate import distances, evaluate, evaluate_worlds, visits
-from shoal.train import Trainer, TrainState, make_trainer, pulses, worlds_of
+from shoal.program import Trainer, TrainState, make_trainer, worlds_of
+from shoal.train import pulses
 
 EPISODES = 100
 STEPS = {"CartPole-v1": 50_000, "Pendulum-v1": 200_000}

@@ -12,7 +12,8 @@ from pathlib import Path
 import jax
 
 from shoal import ExchangeConfig, PPOConfig, TD3Config, TrainConfig
-from shoal.train import make_trainer, pulses
+from shoal.program import make_trainer
+from shoal.train import pulses
 
 CASES = [
     ("CartPole-v1", 1, 4, "none"),

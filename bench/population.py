@@ -18,8 +18,9 @@ import numpy as np
 
 from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset
 from shoal.evaluate import evaluate
+from shoal.program import make_trainer
 from shoal.runs.session import open_session, watch
-from shoal.train import Report, make_trainer, pulses
+from shoal.train import Report, pulses
 
 MEMBERS = 16
 EPISODES = 100

@@ -8,7 +8,8 @@ from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.td3 import TD3Config, td3
 from shoal.networks import actor_critic
 from shoal.runs.config import preset
-from shoal.train import Report, TrainConfig, train
+from shoal.settings import TrainConfig
+from shoal.train import Report, train
 from shoal.types import (
     Box,
     Discrete,

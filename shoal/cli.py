@@ -6,17 +6,21 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from shoal.types import ShoalError
 
+if TYPE_CHECKING:
+    from shoal.processes import Place
+    from shoal.settings import TrainConfig
+
 USAGE = """\
 usage: shoal COMMAND ...
 
   shoal train ENV [--algo ppo|td3|dqn] [--steps N] [--learners L] [--exchange KIND] [--seed S] [--out DIR]
-                  [--clobber] [--config FILE] [--param-name NAME]
+                  [--clobber] [--config FILE] [--param-name NAME] [--mesh AxB] [--processes N] [--profile]
   shoal eval RUN [--episodes 100] [--learner best|mean|all|K] [--levels seen|unseen|all] [--json]
   shoal play RUN [--learner best] [--gif FILE] [--mp4 FILE] [--human]
   shoal plot RUN [RUN ...] [--out DIR]
@@ -92,7 +96,7 @@ class Envs:
 
 @dataclass(frozen=True)
 class Output:
-    """Where a run goes and how it begins."""
+    """Where a run goes, how it begins, and what it runs on."""
 
     out: Path | None = None
     """The run's folder; a function of the settings unless given."""
@@ -100,6 +104,16 @@ class Output:
     """Start over, removing the run that is there."""
     preset: bool = True
     """Begin from the environment's preset, where there is one."""
+    mesh: str | None = None
+    """Devices that learners, and their environments, are divided over, e.g. 4x2; chosen unless given."""
+    processes: int = 1
+    """Processes on this machine that train together. mpirun and srun need no flag."""
+    rank: int | None = None
+    """Which of the processes this is, where each is started by hand."""
+    coordinator: str | None = None
+    """HOST:PORT at which they meet; the first process listens there."""
+    profile: bool = False
+    """Time the parts of every iteration: rollout, optimisation, exchange, logging."""
     debug: bool = False
     """Show the whole traceback of an error."""
 
@@ -140,28 +154,63 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def train(arguments: list[str]) -> int:
-    """Train, or go on training, before the user's eyes."""
+    """Train, or go on training, alone or together with other processes."""
+    from shoal import launch
+    from shoal.processes import in_company, place_given
+
     config, output = parse_train(arguments)
+    place = place_of(output) or place_given()
+    if output.processes > 1 and not place:
+        return launch.launch([sys.executable, "-m", "shoal.cli", "train", *arguments], output.processes)
     _remember_compilations()
+    if not place:
+        return run(config, output)
+    if launch.was_launched():
+        launch.end_with_launcher()
+    return in_company(place, lambda: run(config, output), quiet=launch.was_launched())
+
+
+def run(config: "TrainConfig", output: Output) -> int:
+    """Train before the user's eyes."""
+    from shoal.processes import anywhere, rank
     from shoal.runs import session, show
     from shoal.runs.config import default_folder
 
-    opened = session.open_session(config, output.out, output.clobber)
+    opened = session.open_session(
+        config, output.out, output.clobber, mesh=output.mesh, profile=output.profile
+    )
     if isinstance(opened, int):
-        show.nothing_to_do(output.out or default_folder(config), opened)
+        if rank() == 0:
+            show.nothing_to_do(output.out or default_folder(config), opened)
         return 0
     report = None
     with session.stop_signals() as caught, show.progress(opened) as bar:
         reports = session.watch(opened)
         for report in reports:
             bar.update(report)
-            if caught:
+            if anywhere(bool(caught)) is not None:
                 break
         reports.close()
     assert report is not None, "a session has at least one iteration to go"
     finished = session.finish(opened, report, interrupted=report.iteration < config.num_iterations)
-    show.ending(finished, opened)
+    if rank() == 0:
+        show.ending(finished, opened)
     return 130 if finished.interrupted else 0
+
+
+def place_of(output: Output) -> "Place | None":
+    """Which process this is, where that was said by hand."""
+    from shoal.processes import Place
+
+    if output.processes < 1:
+        raise ShoalError(f"processes must be at least 1, not {output.processes}")
+    if output.rank is None and output.coordinator is None:
+        return None
+    if output.rank is None or output.coordinator is None or not 0 <= output.rank < output.processes:
+        raise ShoalError(
+            "processes started by hand need --processes N, --rank R (0 to N - 1) and --coordinator HOST:PORT"
+        )
+    return Place(output.rank, output.processes, output.coordinator)
 
 
 def parse_train(arguments: list[str]):
@@ -174,7 +223,7 @@ def parse_train(arguments: list[str]):
         read_exchanges,
         read_settings,
     )
-    from shoal.train import TrainConfig
+    from shoal.settings import TrainConfig
 
     first = arguments[0] if arguments and not arguments[0].startswith("-") else None
     flags = arguments[1:] if first else arguments

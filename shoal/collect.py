@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from shoal import trees
+from shoal.mesh import all_shares, own_share
 from shoal.types import Env, Learner, LearnerState, Rollout, TimeStep, Tree
 
 WINDOW = 100
@@ -31,8 +32,9 @@ class Worlds(NamedTuple):
     episodes: Episodes
 
 
-def begin(env: Env, keys: Array, params: Tree) -> Worlds:
-    """Reset every environment. keys (L, E); params (L, E) per leaf."""
+def begin(env: Env, keys: Array, params: Tree, shards: int = 1) -> Worlds:
+    """Reset every environment. keys (L, E); params (L, E) per leaf, of all `shards` devices' environments."""
+    keys, params = jax.tree.map(lambda x: own_share(x, 1, shards), (keys, params))
     num_learners, num_envs = keys.shape
     state, step = env.reset(keys.reshape(-1), trees.merge_axes(params))
     episodes = Episodes(
@@ -46,17 +48,26 @@ def begin(env: Env, keys: Array, params: Tree) -> Worlds:
 
 
 def collect(
-    env: Env, learner: Learner, num_steps: int, keys: Array, cohort: LearnerState, worlds: Worlds
+    env: Env,
+    learner: Learner,
+    num_steps: int,
+    keys: Array,
+    cohort: LearnerState,
+    worlds: Worlds,
+    shards: int = 1,
 ) -> tuple[Worlds, LearnerState, Rollout]:
     """Let every learner act for `num_steps` steps in its environments.
 
-    keys (L,). Returns rollouts time-major, (T, L, E, ...), with `last_obs` (L, E, ...).
+    keys (L,). Returns rollouts time-major, (T, L, E, ...), with `last_obs` (L, E, ...). Where `shards`
+    devices share the learners, E are this device's environments; they see what they would see on one.
     """
     num_learners, num_envs = worlds.step.reward.shape
     key_act, key_env = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-    shape = (num_steps, num_envs)
-    noise = jax.vmap(lambda key: learner.draw(key, shape), out_axes=1)(key_act)  # (T, L, E, ...)
-    row_keys = jax.vmap(lambda key: jax.random.split(key, num_envs))(key_env).reshape(-1)
+    shape = (num_steps, num_envs * shards)
+    noise = jax.vmap(lambda key: learner.draw(key, shape), out_axes=1)(key_act)
+    noise = jax.tree.map(lambda x: own_share(x, 2, shards), noise)  # (T, L, E, ...)
+    row_keys = jax.vmap(lambda key: jax.random.split(key, num_envs * shards))(key_env)
+    row_keys = own_share(row_keys, 1, shards).reshape(-1)
     chance = env.draw(row_keys, worlds.state, num_steps)  # (T, N, ...)
 
     def advance(carry, randomness):
@@ -74,6 +85,7 @@ def collect(
     episodes = worlds.episodes
     running = (episodes.running_return, episodes.running_length)
     running, finished = jax.lax.scan(score, running, outcome(rollout, info), unroll=4)
+    finished = jax.tree.map(lambda x: all_shares(x, 2, shards), finished)
     ring = (episodes.returns, episodes.lengths, episodes.finished)
     ring = jax.vmap(remember, in_axes=(0, 1))(ring, finished)
     last = worlds.step._replace(obs=obs)

@@ -203,7 +203,7 @@ def _evaluations(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Returns and lengths, (L, episodes) each, once for each of `places`; the program is compiled once."""
     num_learners = jax.tree.leaves(cohort)[0].shape[0]
-    mesh = make_mesh(num_learners, recipe.spec.parallel)
+    mesh = make_mesh(num_learners, parallel=recipe.spec.parallel)
     seeds = np.random.SeedSequence([seed, 7]).generate_state(num_learners * episodes)
     env = recipe.build(seeds.reshape(mesh.shape["learners"], -1), False)
     keys = jax.random.split(jax.random.key(seed), (num_learners, episodes))

@@ -9,6 +9,7 @@ from jax import Array
 
 from shoal import trees
 from shoal.collect import Episodes
+from shoal.processes import fetch
 from shoal.types import Learner, LearnerState, Standing, Tree
 
 PEERS = 8
@@ -51,7 +52,7 @@ def disagreement(learner: Learner, cohort: LearnerState, obs: Tree) -> dict[str,
 
 def scores(episodes: Episodes) -> dict[str, np.ndarray]:
     """Raw scores over the last finished episodes; NaN until one has finished."""
-    returns, lengths, finished = jax.device_get((episodes.returns, episodes.lengths, episodes.finished))
+    returns, lengths, finished = fetch((episodes.returns, episodes.lengths, episodes.finished))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, as wanted
         return {

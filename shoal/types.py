@@ -175,6 +175,11 @@ def as_it_is(state: LearnerState, num_envs: int) -> LearnerState:
     return state
 
 
+def all_of_it(state: LearnerState) -> LearnerState:
+    """The learner, which remembers nothing of the episodes under way."""
+    return state
+
+
 class Learner(NamedTuple):
     """One learner's pure functions, written without L; `jax.vmap` makes the cohort.
 
@@ -185,10 +190,12 @@ class Learner(NamedTuple):
     opinion(state, obs) -> Tree                    what its policy says of obs (...), in terms that add up
     distance(state, other, obs) -> (...)           how far two policies are apart where they see obs
     visit(state, num_envs) -> LearnerState         ready to act in so many other environments
+    abandon(state) -> LearnerState                 its environments are about to begin new episodes
 
     Noise of zero gives the greedy action to a learner that visits. Opinions and distances read `params` and
     `statistics` alone; a learner without them trains, but cannot be advised or compared. `grouped` learners
-    are updated a few at a time on a core; those whose memory is too large to be copied are not.
+    are updated a few at a time on a core; those whose memory is too large to be copied are not. `by_env`
+    says which parts of the memory have the environments as their first axis.
     """
 
     init: Callable[[Array], LearnerState]
@@ -198,7 +205,9 @@ class Learner(NamedTuple):
     opinion: Callable[[LearnerState, Tree], Tree] | None = None
     distance: Callable[[LearnerState, LearnerState, Tree], Array] | None = None
     visit: Callable[[LearnerState, int], LearnerState] = as_it_is
+    abandon: Callable[[LearnerState], LearnerState] = all_of_it
     grouped: bool = True
+    by_env: Tree = False  # True or False for each part of the memory, or for all of it
 
 
 class Standing(NamedTuple):

@@ -11,9 +11,9 @@ from PIL import Image
 
 from shoal.cli import main
 from shoal.envs.make import make
+from shoal.program import worlds_of
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.metrics import read_metrics
-from shoal.train import worlds_of
 
 CARTPOLE = "jax:CartPole-v1"
 SIZES = ["--num-envs", "2", "--num-steps", "8", "--hidden", "4", "--reports", "4", "--learners", "4"]

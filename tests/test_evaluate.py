@@ -25,8 +25,9 @@ from shoal.evaluate import (
 from shoal.exchange.mixing import merged
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops.statistics import Running, merge
+from shoal.program import make_trainer
 from shoal.runs import checkpoint
-from shoal.train import TrainConfig, make_trainer
+from shoal.settings import TrainConfig
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, LearnerState, ShoalError
 
 PPO = PPOConfig(num_envs=2, hidden=(4,), norm_obs=True)

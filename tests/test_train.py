@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 from shoal import trees
 from shoal.learners.ppo import PPOConfig
-from shoal.train import TrainConfig, make_trainer, pulses, train
+from shoal.program import make_trainer
+from shoal.settings import TrainConfig
+from shoal.train import pulses, train
 from shoal.types import ShoalError
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
@@ -30,18 +31,11 @@ PPO = PPOConfig(
 CONFIG = TrainConfig("CartPole-v1", algo=PPO, steps=16 * 24, learners=2, seed=3, reports=6)
 
 
-def one_device(*arguments):
-    return Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("learners", "data"))
-
-
 @cache
 def trainer(kind):
     """The cohort of two on two devices, the same on one, and its second member alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        if kind == "one device":
-            patch.setattr(MODULE, "make_mesh", one_device)
-        changes = {"learners": 1, "first_member": 1} if kind == "solo" else {}
-        return make_trainer(TrainConfig(**vars(CONFIG) | changes))
+    changes = {"learners": 1, "first_member": 1} if kind == "solo" else {}
+    return make_trainer(TrainConfig(**vars(CONFIG) | changes), mesh="1x1" if kind == "one device" else None)
 
 
 @cache

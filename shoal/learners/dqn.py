@@ -93,7 +93,7 @@ def dqn(config: DQNConfig, spec: EnvSpec, num_updates: int, across: tuple[str, .
         raise ShoalError(f"dqn needs discrete actions, which {spec.name} does not have")
     setup = Setup(config, spec, spec.action.num, num_updates, across)
     functions = (init, draw, act, update, opinion, distance, visit)
-    return Learner(*(partial(function, setup) for function in functions), grouped=False)
+    return Learner(*(partial(function, setup) for function in functions), abandon=abandon, grouped=False)
 
 
 def init(setup: Setup, key: Array) -> LearnerState:
@@ -144,6 +144,11 @@ def exploration(setup: Setup, state: LearnerState) -> Array:
 def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
     """The learner in other environments than it trains in: with nothing remembered, and nothing random."""
     return state._replace(memory=no_past(setup, num_envs, capacity=1, warm=False))
+
+
+def abandon(state: LearnerState) -> LearnerState:
+    """The learner about to begin new episodes."""
+    return state._replace(memory=replay.abandon(state.memory))
 
 
 def no_past(setup: Setup, num_envs: int, capacity: int, warm: bool) -> Past:

@@ -18,11 +18,16 @@ def no_moments(space: ObservationSpace) -> dict[str, Running]:
     return {name: statistics.empty(box.shape) for name, box in named(space).items() if not is_image(box)}
 
 
-def take_in(moments: dict[str, Running], obs: Tree, valid: Array) -> dict[str, Running]:
-    """The moments with more observations in them; obs and `valid` share their leading axes."""
+def take_in(
+    moments: dict[str, Running], obs: Tree, valid: Array, across: tuple[str, ...] = ()
+) -> dict[str, Running]:
+    """The moments with more observations in them; obs and `valid` share their leading axes.
+
+    Where observations are divided `across` devices, all of theirs are taken in.
+    """
     parts = named(obs)
     return {
-        name: statistics.merge(before, statistics.summarise(parts[name], valid))
+        name: statistics.merge(before, statistics.summarise(parts[name], valid, across))
         for name, before in moments.items()
     }
 

@@ -15,7 +15,9 @@ from jax import Array
 
 from shoal import trees
 from shoal.learners import observations
+from shoal.learners.minibatches import arrange, shuffles, stratify
 from shoal.learners.observations import named, no_moments, take_in
+from shoal.mesh import DATA, add_up
 from shoal.networks import NetworkMaker, actor_critic, is_image
 from shoal.ops import advice, losses, statistics
 from shoal.ops.advantages import discounted_returns, generalised_advantages
@@ -103,6 +105,8 @@ class PPOConfig:
     """What a population changes unless told."""
     learns: ClassVar[frozenset[str]] = frozenset({"actor", "critic"})
     """The networks that learn, as exchanges name them."""
+    divisible: ClassVar[bool] = True
+    """Whether several devices may share a learner's environments."""
 
     @property
     def rollout_size(self) -> int:
@@ -189,6 +193,12 @@ class Setup(NamedTuple):
     make_network: NetworkMaker
     num_updates: int
     across: tuple[str, ...] = ()
+    shards: int = 1
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The mapped axes over which a learner's environments are divided."""
+        return (DATA,) if self.shards > 1 else ()
 
 
 def ppo(
@@ -197,10 +207,12 @@ def ppo(
     num_updates: int,
     network: NetworkMaker | None = None,
     across: tuple[str, ...] = (),
+    shards: int = 1,
 ) -> Learner:
     """A PPO learner for an environment, its annealed settings reaching 0 after `num_updates` updates.
 
     `across` names the mapped axes over which gradients are averaged: learners that share every step.
+    `shards` devices hold the same learner, each with its share of the environments.
 
     >>> import jax, shoal
     >>> learner = shoal.ppo(shoal.PPOConfig(), shoal.make("CartPole-v1").spec, num_updates=10)
@@ -216,8 +228,11 @@ def ppo(
         init=config.init,
         init_log_std=config.init_log_std,
     )
-    setup = Setup(config, spec, distribution_for(spec.action), network or default, num_updates, across)
-    return Learner(*(partial(function, setup) for function in (init, draw, act, update, opinion, distance)))
+    setup = Setup(
+        config, spec, distribution_for(spec.action), network or default, num_updates, across, shards
+    )
+    functions = (partial(function, setup) for function in (init, draw, act, update, opinion, distance))
+    return Learner(*functions, abandon=abandon, by_env=Memory(False, False, discounted_return=True))
 
 
 def init(setup: Setup, key: Array) -> LearnerState:
@@ -230,7 +245,7 @@ def init(setup: Setup, key: Array) -> LearnerState:
     memory = Memory(
         num_updates=jnp.int32(0),
         kl_coef=jnp.float32(config.kl_coef),
-        discounted_return=jnp.zeros(config.num_envs),
+        discounted_return=jnp.zeros(config.num_envs // setup.shards),
     )
     opt_state = optimiser(hypers, hypers.learning_rate).init(params)
     return LearnerState(
@@ -254,6 +269,12 @@ def act(setup: Setup, state: LearnerState, obs: Tree, noise: Array) -> tuple[Arr
     return setup.distribution.sample(outputs, noise), state.memory
 
 
+def abandon(state: LearnerState) -> LearnerState:
+    """The learner about to begin new episodes, whose returns count from 0."""
+    start = jnp.zeros_like(state.memory.discounted_return)
+    return state._replace(memory=state.memory._replace(discounted_return=start))
+
+
 def update(
     setup: Setup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[LearnerState, dict[str, Array]]:
@@ -262,7 +283,7 @@ def update(
     Observations are standardised by the moments that acted, and the moments take in this rollout
     only afterwards: the first minibatch's ratio is 1.
     """
-    moments = take_in(state.statistics.obs, rollout.obs, rollout.valid)
+    moments = take_in(state.statistics.obs, rollout.obs, rollout.valid, setup.data)
     state, rollout = scale_rewards(setup, state, rollout)
     batch = assess(setup, state, rollout)
     state, metrics = learn(setup, key, state, batch)
@@ -277,7 +298,8 @@ def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[
         ended = rollout.terminated | rollout.truncated
         start = state.memory.discounted_return
         start, returns = discounted_returns(start, reward, ended, state.hypers.gamma)
-        moments = statistics.merge(state.statistics.returns, statistics.summarise(returns, rollout.valid))
+        fresh = statistics.summarise(returns, rollout.valid, setup.data)
+        moments = statistics.merge(state.statistics.returns, fresh)
         reward = reward / jnp.sqrt(statistics.variance(moments) + 1e-8)
         state = state._replace(
             statistics=state.statistics._replace(returns=moments),
@@ -308,7 +330,7 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     weight = rollout.valid.astype(jnp.float32)
     target = advantage + value
     if setup.config.norm_adv == "batch":
-        advantage = standardise_advantages(advantage, weight)
+        advantage = standardise_advantages(advantage, weight, setup.data)
     log_prob = setup.distribution.log_prob(outputs, rollout.action)
     outputs = outputs if setup.config.objective in ("kl", "mdpo") else ()
     heed = partial(advice.heed, setup.distribution, setup.config.comm_direction, setup.config.comm_form)
@@ -346,10 +368,20 @@ def learn(
         ent_coef=state.hypers.ent_coef * (remaining if config.anneal_ent else 1.0),
     )
     step = partial(improve, setup, state._replace(hypers=hypers), rate)
+    strata = stratify(config.num_steps, config.num_envs, config.num_minibatches, setup.shards)
+    orders = shuffles(
+        key, config.update_epochs, config.num_steps, strata, config.num_minibatches, setup.shards
+    )
+    # For all epochs at once: where devices share a learner, they meet for it once and not each time.
+    weighed = jax.vmap(jax.vmap(partial(weigh, setup)))(
+        *jax.vmap(partial(arrange, (batch.advantage, batch.weight)))(orders)
+    )
+    rest = batch._replace(advantage=(), weight=())
 
-    def epoch(carry, order):
-        before, running = carry
-        after, metrics = jax.lax.scan(step, before, minibatches(config, batch, order))
+    def epoch(carry, given):
+        (before, running), (blocks, (advantage, weight)) = carry, given
+        parts = arrange(rest, blocks)._replace(advantage=advantage, weight=weight)
+        after, metrics = jax.lax.scan(step, before, parts)
         metrics = jax.tree.map(jnp.mean, metrics)
         if config.target_kl is None:
             return (after, running), (metrics, running)
@@ -358,12 +390,14 @@ def learn(
         return (after, running & (kl <= state.hypers.target_kl)), (metrics, running)
 
     start = ((state.params, state.opt_state), jnp.bool_(True))
-    ((params, opt_state), _), (metrics, ran) = jax.lax.scan(epoch, start, shuffles(config, key))
+    ((params, opt_state), _), (metrics, ran) = jax.lax.scan(epoch, start, (orders, weighed))
     last_kl = metrics["approx_kl"][jnp.sum(ran) - 1]
     metrics = jax.tree.map(lambda x: jnp.mean(x, where=ran), metrics)
     metrics |= shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
     metrics["learning_rate"] = rate
-    metrics["explained_variance"] = losses.explained_variance(batch.value, batch.target, batch.weight)
+    metrics["explained_variance"] = losses.explained_variance(
+        batch.value, batch.target, batch.weight, setup.data
+    )
     memory = state.memory
     if config.objective in ("kl", "mdpo"):
         metrics["kl_coef"] = memory.kl_coef
@@ -372,14 +406,19 @@ def learn(
     return state._replace(params=params, opt_state=opt_state, memory=memory), metrics
 
 
+def weigh(setup: Setup, advantage: Array, weight: Array) -> tuple[Array, Array]:
+    """A minibatch's advantages, standardised as configured, and its weights, adding up to 1."""
+    if setup.config.norm_adv == "minibatch":
+        advantage = standardise_advantages(advantage, weight, setup.data)
+    num_valid = add_up(jnp.sum(weight), setup.data)
+    return advantage, weight / jnp.maximum(num_valid, 1.0)
+
+
 def improve(
     setup: Setup, state: LearnerState, rate: Array, carry: tuple[Tree, Tree], batch: Batch
 ) -> tuple[tuple[Tree, Tree], dict[str, Array]]:
     """One step of the optimiser on one minibatch, whose gradient may be computed in pieces."""
     params, opt_state = carry
-    if setup.config.norm_adv == "minibatch":
-        batch = batch._replace(advantage=standardise_advantages(batch.advantage, batch.weight))
-    batch = batch._replace(weight=batch.weight / jnp.maximum(jnp.sum(batch.weight), 1.0))
     gradient = jax.grad(partial(loss, setup, state), has_aux=True)
     if setup.config.grad_accumulation == 1:
         grads, metrics = gradient(params, batch)
@@ -388,6 +427,7 @@ def improve(
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, batch))
         add = lambda total, piece: (jax.tree.map(jnp.add, total, gradient(params, piece)), None)
         (grads, metrics), _ = jax.lax.scan(add, zero, pieces)
+    grads, metrics = add_up((grads, metrics), setup.data)  # each device's is its samples' part of the sum
     grads = jax.lax.pmean(grads, setup.across) if setup.across else grads
     updates, opt_state = optimiser(state.hypers, rate).update(grads, opt_state, params)
     metrics["grad_norm"] = optax.tree.norm(grads)
@@ -448,32 +488,6 @@ def shares(terms: dict[str, Array]) -> dict[str, Array]:
     return parts | {"loss/total": jnp.asarray(sum(terms.values()))}
 
 
-def block_size(config: PPOConfig) -> int:
-    """How many samples travel together when a batch is shuffled.
-
-    They are one moment of neighbouring environments: fewer, longer pieces are quicker to sort and to
-    copy. A minibatch still joins at least 32 of them.
-    """
-    divisors = (n for n in range(1, config.num_envs + 1) if config.num_envs % n == 0)
-    return max(n for n in divisors if n == 1 or (config.rows % n == 0 and config.rows // n >= 32))
-
-
-def shuffles(config: PPOConfig, key: Array) -> Array:
-    """The order of the blocks in every epoch, (update_epochs, blocks)."""
-    num_blocks = config.rollout_size // block_size(config)
-    return jnp.argsort(jax.random.bits(key, (config.update_epochs, num_blocks)))
-
-
-def minibatches(config: PPOConfig, batch: Batch, order: Array) -> Batch:
-    """The batch in a new order, as (num_minibatches, B, ...)."""
-
-    def arrange(x):
-        blocks = x.reshape(order.shape[0], -1, *x.shape[1:])[order]
-        return blocks.reshape(config.num_minibatches, -1, *x.shape[1:])
-
-    return jax.tree.map(arrange, batch)
-
-
 def optimiser(hypers: Hypers, rate: Array) -> optax.GradientTransformation:
     """Adam on a gradient of bounded norm; the step size and the bound are data."""
     return optax.flatten(
@@ -495,10 +509,10 @@ def steer(kl_coef: Array, kl: Array, goal: Array) -> Array:
     return jnp.clip(kl_coef * factor, 1e-4, 1e4)
 
 
-def standardise_advantages(advantage: Array, weight: Array) -> Array:
+def standardise_advantages(advantage: Array, weight: Array, across: tuple[str, ...] = ()) -> Array:
     """Mean 0 and deviation 1 over the valid samples; a lone sample stays finite."""
-    centred = advantage - weighted_mean(advantage, weight)
-    return centred / (jnp.sqrt(weighted_mean(centred**2, weight)) + 1e-8)
+    centred = advantage - weighted_mean(advantage, weight, across)
+    return centred / (jnp.sqrt(weighted_mean(centred**2, weight, across)) + 1e-8)
 
 
 def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:

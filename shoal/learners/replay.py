@@ -5,7 +5,7 @@ a discount that changes is the one that counts.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,9 @@ class ReplayConfig:
     """What pictures go through, before the hidden layers."""
     init: Literal["orthogonal", "xavier", "fan_in"] = "fan_in"
     """How weights begin."""
+
+    divisible: ClassVar[bool] = False
+    """Whether several devices may share a learner's environments; a replay is in one place."""
 
     @property
     def rollout_size(self) -> int:
@@ -123,6 +126,11 @@ class Past(NamedTuple):
     tail: Rollout  # the last n - 1 steps, whose returns are not known yet
     num_steps: Array  # () int32, environment steps so far
     warm: Array  # () bool: too few of them to learn from, so actions are random
+
+
+def abandon(past: Past) -> Past:
+    """The past of a learner about to begin new episodes: what waits for later steps waits in vain."""
+    return past._replace(tail=past.tail._replace(valid=jnp.zeros_like(past.tail.valid)))
 
 
 def no_past(

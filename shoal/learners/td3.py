@@ -129,7 +129,7 @@ def td3(config: TD3Config, spec: EnvSpec, across: tuple[str, ...] = ()) -> Learn
         raise ShoalError(f"td3 needs continuous actions between bounds, which {spec.name} does not have")
     setup = Setup(config, spec, prod(bounds.shape), across)
     functions = (init, draw, act, update, opinion, distance, visit)
-    return Learner(*(partial(function, setup) for function in functions), grouped=False)
+    return Learner(*(partial(function, setup) for function in functions), abandon=abandon, grouped=False)
 
 
 def init(setup: Setup, key: Array) -> LearnerState:
@@ -188,6 +188,11 @@ def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
     wander = jnp.zeros((num_envs, setup.num_actions))
     past = no_past(setup, num_envs, capacity=1, warm=False)
     return state._replace(memory=state.memory._replace(past=past, wander=wander))
+
+
+def abandon(state: LearnerState) -> LearnerState:
+    """The learner about to begin new episodes."""
+    return state._replace(memory=state.memory._replace(past=replay.abandon(state.memory.past)))
 
 
 def no_past(setup: Setup, num_envs: int, capacity: int, warm: bool) -> Past:

@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 from jax import Array
 
+from shoal.ops.statistics import weighted_mean
+
 
 def clipped_surrogate(ratio: Array, advantage: Array, clip: Array | float) -> Array:
     """-min(r A, clip(r, 1 - c, 1 + c) A)   (Schulman et al. 2017, equation 7).
@@ -40,12 +42,8 @@ def approximate_kl(log_ratio: Array) -> Array:
     return jnp.expm1(log_ratio) - log_ratio
 
 
-def explained_variance(value: Array, target: Array, weight: Array) -> Array:
+def explained_variance(value: Array, target: Array, weight: Array, across: tuple[str, ...] = ()) -> Array:
     """1 - Var(target - V) / Var(target); NaN where the target does not vary."""
-    total = jnp.maximum(jnp.sum(weight), 1e-8)
-
-    def spread(x):
-        return jnp.sum(weight * (x - jnp.sum(weight * x) / total) ** 2)
-
+    spread = lambda x: weighted_mean((x - weighted_mean(x, weight, across)) ** 2, weight, across)
     varies = spread(target) > 0
     return jnp.where(varies, 1 - spread(target - value) / jnp.where(varies, spread(target), 1.0), jnp.nan)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from shoal.mesh import add_up
+
 
 class Running(NamedTuple):
     """`count` samples with mean `mean` and summed squared deviation `m2`."""
@@ -19,15 +21,19 @@ def empty(shape: tuple[int, ...] = ()) -> Running:
     return Running(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
 
 
-def summarise(x: Array, weight: Array) -> Running:
-    """Statistics of `x` over the leading axes it shares with `weight` (1 counts, 0 does not)."""
+def summarise(x: Array, weight: Array, across: tuple[str, ...] = ()) -> Running:
+    """Statistics of `x` over the leading axes it shares with `weight` (1 counts, 0 does not).
+
+    Where the data is divided `across` devices, they are of all of it.
+    """
     weight = weight.astype(jnp.float32)
     axes = tuple(range(weight.ndim))
     w = weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
     x = x.astype(jnp.float32)
-    count = jnp.sum(weight)
-    mean = jnp.sum(w * x, axes) / jnp.maximum(count, 1.0)
-    return Running(count, mean, jnp.sum(w * (x - jnp.broadcast_to(mean, x.shape)) ** 2, axes))
+    count, total = add_up((jnp.sum(weight), jnp.sum(w * x, axes)), across)
+    mean = total / jnp.maximum(count, 1.0)
+    m2 = jnp.sum(w * (x - jnp.broadcast_to(mean, x.shape)) ** 2, axes)
+    return Running(count, mean, add_up(m2, across))
 
 
 def merge(a: Running, b: Running) -> Running:
@@ -68,6 +74,7 @@ def standardise(x: Array, s: Running, clip: float | Array, eps: float = 1e-8) ->
     return jnp.clip((x - mean) / deviation, -clip, clip)
 
 
-def weighted_mean(x: Array, weight: Array) -> Array:
-    """sum(w x) / sum(w), and 0 where nothing has weight."""
-    return jnp.sum(x * weight) / jnp.maximum(jnp.sum(weight), 1e-8)
+def weighted_mean(x: Array, weight: Array, across: tuple[str, ...] = ()) -> Array:
+    """sum(w x) / sum(w), and 0 where nothing has weight; of data divided `across` devices, if it is."""
+    total, count = add_up((jnp.sum(x * weight), jnp.sum(weight)), across)
+    return total / jnp.maximum(count, 1e-8)

@@ -16,7 +16,7 @@ from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.td3 import TD3Config
 from shoal.runs.files import disk_errors, read_json, write_text
-from shoal.train import TrainConfig
+from shoal.settings import TrainConfig
 from shoal.types import ShoalError
 
 ALGORITHMS = {"ppo": PPOConfig, "td3": TD3Config, "dqn": DQNConfig}

@@ -5,7 +5,7 @@ import signal
 import time
 import warnings
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +15,16 @@ import numpy as np
 
 from shoal import trees
 from shoal.envs import worlds
+from shoal.envs.host import EnvironmentCrashed
 from shoal.envs.levels import has_levels, level_options
 from shoal.envs.make import make
 from shoal.evaluate import visits
 from shoal.exchange.mixing import merged
-from shoal.runs import checkpoint
+from shoal.mesh import num_processes
+from shoal.processes import FailedElsewhere, connect, decided, fetch, rank, told
+from shoal.profile import Profile
+from shoal.program import Trainer, TrainState, make_learner, make_trainer, mesh_for, worlds_of
+from shoal.runs import checkpoint, saving
 from shoal.runs.config import (
     default_folder,
     differences,
@@ -29,19 +34,11 @@ from shoal.runs.config import (
     write_config,
 )
 from shoal.runs.files import make_folder
-from shoal.runs.lineage import begin_lineage, extend_lineage, read_lineage, schedule_of
-from shoal.runs.metrics import MetricsWriter, write_summary
-from shoal.train import (
-    Clock,
-    Report,
-    TrainConfig,
-    Trainer,
-    TrainState,
-    make_learner,
-    make_trainer,
-    pulses,
-    worlds_of,
-)
+from shoal.runs.lineage import read_lineage, schedule_of
+from shoal.runs.metrics import write_summary
+from shoal.runs.scribe import Scribe, speeds
+from shoal.settings import TrainConfig
+from shoal.train import Clock, Report, pulses
 from shoal.types import EnvRecipe, Learner, LearnerState, ShoalError, Tree
 
 SAVE_SECONDS = 30.0
@@ -56,6 +53,7 @@ class Session(NamedTuple):
     state: TrainState
     resumed_step: int | None
     clock: Clock
+    profile: Profile | None = None
 
 
 class Finished(NamedTuple):
@@ -66,27 +64,43 @@ class Finished(NamedTuple):
     interrupted: bool
 
 
-def open_session(config: TrainConfig, folder: Path | None = None, clobber: bool = False) -> Session | int:
+def open_session(
+    config: TrainConfig,
+    folder: Path | None = None,
+    clobber: bool = False,
+    *,
+    mesh: str | None = None,
+    profile: bool = False,
+) -> Session | int:
     """Begin a run in its folder, or take it up where its newest checkpoint left it.
 
-    A run that is already complete is not opened; the step it reached is returned instead.
+    A run that is already complete is not opened; the step it reached is returned instead. Where several
+    processes run it together, the first one reads and writes the folder.
     """
     config.check()
     recipe = make(config.env, **config.env_options)
     folder = Path(folder or default_folder(config))
-    found = None if clobber else resumable(folder, config)
+    devices = mesh_for(config, recipe.spec, mesh)
+    connect()
+    found = decided(lambda: None if clobber else resumable(folder, config))
     if found and found["iteration"] >= config.num_iterations:
         return config.steps_after(found["iteration"])
-    trainer = make_trainer(config, recipe=recipe, start=found["iteration"] if found else 0)
+    trainer = make_trainer(config, recipe=recipe, mesh=devices, start=found["iteration"] if found else 0)
+    decided(lambda: prepare(folder, config, clobber))
+    state, timed = trainer.begin(), Profile() if profile else None
+    if not found:
+        return Session(folder, trainer, state, None, Clock(), timed)
+    state, meta = saving.restore(trainer, state, folder)
+    step = config.steps_after(meta["iteration"])
+    return Session(folder, trainer, state, step, Clock(**meta["clock"]), timed)
+
+
+def prepare(folder: Path, config: TrainConfig, clobber: bool) -> None:
+    """Make the folder, empty it if asked, and write down the settings."""
     make_folder(folder)
     if clobber:
         clear(folder)
     write_config(folder / "config.yaml", config)
-    state = trainer.begin()
-    if not found:
-        return Session(folder, trainer, state, None, Clock())
-    state, meta = restore(trainer, state, folder)
-    return Session(folder, trainer, state, config.steps_after(meta["iteration"]), Clock(**meta["clock"]))
 
 
 def replayed(folder: Path) -> TrainConfig:
@@ -123,29 +137,34 @@ def watch(session: Session) -> Generator[Report, None, None]:
     However it ends, by itself, closed early or by an error, what was reached is saved.
     """
     report, saved_step, saved_at, best = None, session.resumed_step, time.monotonic(), -np.inf
-    evolved = tuple(session.trainer.config.priors)
-    if session.trainer.config.selection_every:
-        hypers = jax.device_get(session.state.cohort.hypers)._asdict()
-        begin_lineage(session.folder, {name: hypers[name] for name in evolved}, session.resumed_step)
+    in_step = True  # whether every process is at the same point
     try:
-        with MetricsWriter(session.folder, session.resumed_step) as metrics:
-            for report in pulses(session.trainer, session.state):
+        with scribe_for(session) as scribe:
+            for report in pulses(session.trainer, session.state, session.profile):
                 report = report.after(session.clock)
                 check_finite(report)
-                if report.selected:
-                    values = {name: report.metrics[f"hypers/{name}"] for name in evolved}
-                    who, score = report.metrics["population/parent"], report.metrics["population/score"]
-                    extend_lineage(session.folder, report.step, who, score, values)
-                if report.due:
-                    metrics.write(report.step, report.seconds, speeds(report) | report.metrics)
+                if scribe:
+                    scribe.write(report)
                 yield report
                 waited, score = time.monotonic() - saved_at, top_score(report)
-                if report.due and (waited > SAVE_SECONDS or (score > best and waited > SAVE_SECONDS / 6)):
+                asked = waited > SAVE_SECONDS or (score > best and waited > SAVE_SECONDS / 6)
+                if report.due and told(asked):
                     save(session, report)
                     saved_step, saved_at, best = report.step, time.monotonic(), max(best, score)
+    except Exception as error:
+        in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | FailedElsewhere)
+        raise
     finally:
-        if report is not None and report.step != saved_step and np.any(healthy(report)):
+        if in_step and report is not None and report.step != saved_step and np.any(healthy(report)):
             save(session, report)
+
+
+def scribe_for(session: Session) -> AbstractContextManager[Scribe | None]:
+    """Who writes down what happens: the first of the processes."""
+    config = session.trainer.config
+    hypers = fetch(session.state.cohort.hypers)._asdict() if config.selection_every else {}
+    evolved = {name: hypers[name] for name in config.priors} if config.selection_every else {}
+    return Scribe(session.folder, session.resumed_step, evolved) if rank() == 0 else nullcontext()
 
 
 def healthy(report: Report) -> np.ndarray:
@@ -167,14 +186,6 @@ def check_finite(report: Report) -> None:
     if len(lost) == len(report.metrics["loss/total"]):
         raise ShoalError(message + ". What was saved before is kept.")
     warnings.warn(message, RuntimeWarning)
-
-
-def speeds(report: Report) -> dict[str, float]:
-    """Steps per second of all learners together, with and without compiling."""
-    return {
-        "steps_per_second": report.steps_per_second,
-        "steps_per_second_compiled": report.steps_per_second_compiled,
-    }
 
 
 def top_score(report: Report) -> float:
@@ -201,59 +212,22 @@ def finish(session: Session, report: Report, interrupted: bool) -> Finished:
         "best_learner": best,
         "interrupted": interrupted,
     }
-    write_summary(session.folder, summary)
+    if session.profile:
+        summary["seconds_per_iteration"] = session.profile.table()
+    if rank() == 0:
+        write_summary(session.folder, summary)
     return Finished(session.folder, summary, interrupted)
 
 
 def save(session: Session, report: Report) -> None:
     """Write a checkpoint of everything the run needs to go on."""
-    exact = session.trainer.recipe.spec.exact_resume
     meta = {
         "iteration": report.iteration,
         "score": top_score(report),
         "scores": report.metrics["return_mean"],
         "clock": report.clock._asdict(),
     }
-    checkpoint.save(session.folder / "checkpoints", report.step, saved_parts(report.state, exact), meta)
-
-
-def saved_parts(state: TrainState, exact: bool) -> dict[str, Tree]:
-    """What a checkpoint holds; where an environment cannot be saved, its episodes begin anew."""
-    parts = {
-        "cohort": state.cohort,
-        "exchange": state.exchange,
-        "keys": state.keys,
-        "key": state.key,
-        "iteration": state.iteration,
-        "episodes": state.worlds.episodes,
-    }
-    return parts | ({"world": state.worlds.state, "time_step": state.worlds.step} if exact else {})
-
-
-def restore(trainer: Trainer, fresh: TrainState, folder: Path) -> tuple[TrainState, dict]:
-    """The newest whole checkpoint on the devices; `fresh` gives its shapes and the new episodes."""
-    exact = trainer.recipe.spec.exact_resume
-    loaded = checkpoint.load_latest(folder / "checkpoints", saved_parts(fresh, exact))
-    assert loaded is not None, "open_session found one"
-    parts, meta = loaded
-    episodes = parts["episodes"]
-    if not exact:
-        zero = fresh.worlds.episodes
-        episodes = episodes._replace(running_return=zero.running_return, running_length=zero.running_length)
-    worlds = fresh.worlds._replace(
-        state=parts.get("world", fresh.worlds.state),
-        step=parts.get("time_step", fresh.worlds.step),
-        episodes=episodes,
-    )
-    state = TrainState(
-        cohort=parts["cohort"],
-        worlds=worlds,
-        exchange=parts["exchange"],
-        keys=parts["keys"],
-        key=parts["key"],
-        iteration=parts["iteration"],
-    )
-    return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), state, fresh), meta
+    saving.save(session.trainer, report.state, session.folder, report.step, meta)
 
 
 class Opened(NamedTuple):

@@ -13,6 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.evaluate import Evaluation
+from shoal.mesh import num_processes
+from shoal.processes import rank
+from shoal.profile import Profile
 from shoal.runs.session import Finished, Session
 from shoal.train import Report
 from shoal.types import ShoalError
@@ -25,15 +28,17 @@ class progress:
     """A bar on a terminal, a line now and then elsewhere; a context manager with `update(report)`."""
 
     def __init__(self, session: Session):
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Console(stderr=True, highlight=False, quiet=rank() > 0)
         config, spec = session.trainer.config, session.trainer.recipe.spec
         self.total = config.steps_after(config.num_iterations)
-        devices = session.trainer.mesh.devices.size
-        kind = session.trainer.mesh.devices.flat[0].platform
+        mesh = session.trainer.mesh
+        learners, data = mesh.devices.shape
+        devices = _count(mesh.devices.size, f"{mesh.devices.flat[0].platform} device")
+        devices += f" ({learners}x{data})" * (data > 1)
+        devices += f" of {num_processes()} processes" * (num_processes() > 1)
         self.console.print(
             f"[bold]{spec.name}[/] on {spec.backend}, {_count(config.learners, 'learner')} x "
-            f"{_count(config.algo.num_envs, 'environment')}, {_count(devices, f'{kind} device')}"
-            f" -> {session.folder}",
+            f"{_count(config.algo.num_envs, 'environment')}, {devices} -> {session.folder}",
             soft_wrap=True,
         )
         if session.resumed_step is not None:
@@ -51,7 +56,7 @@ class progress:
             TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(),
             console=self.console,
-            disable=not self.console.is_terminal,
+            disable=not self.console.is_terminal or rank() > 0,
         )
         start = session.resumed_step or 0
         self.task = self.bar.add_task(
@@ -101,10 +106,23 @@ def ending(finished: Finished, session: Session) -> None:
         f"{_short(summary['steps_per_second_compiled'])} steps/s "
         f"({_short(summary['steps_per_second'])} with compiling)"
     )
+    if session.profile:
+        profiled(session.profile)
     if finished.interrupted:
         print("saved; the same command goes on from here")
     print(f"files in {folder}")
     _next(folder)
+
+
+def profiled(profile: Profile) -> None:
+    """Where the time of an iteration went."""
+    seconds = profile.table()
+    total = sum(seconds.values())
+    table = Table("seconds per iteration", "", "", box=None)
+    for part, spent in seconds.items():
+        table.add_row(part, f"{spent:.6f}", f"{100 * spent / total:.0f} %")
+    table.add_row("all", f"{total:.6f}", "")
+    Console().print(table)
 
 
 def evaluations(rows: Sequence[Evaluation]) -> None:
@@ -141,7 +159,8 @@ def window(frames: Sequence[np.ndarray], fps: int) -> None:
 
 
 def _next(folder: Path) -> None:
-    name = "shoal" if shutil.which("shoal") else sys.argv[0]  # as after `make demo`, outside the .venv
+    # After `make demo` it is not on the path; and a process of several is not called by that name.
+    name = "shoal" if shutil.which("shoal") or sys.argv[0].endswith(".py") else sys.argv[0]
     print(f"next: {name} eval {folder}    {name} play {folder} --gif out.gif    {name} plot {folder}")
 
 

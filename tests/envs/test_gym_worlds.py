@@ -17,7 +17,7 @@ from shoal.envs import worlds
 from shoal.envs.gym_worlds import OURS, by_row, completed, register_ours
 from shoal.envs.host import gym_recipe, import_gymnasium
 from shoal.evaluate import episode, evaluate, evaluate_worlds, visits
-from shoal.train import make_trainer
+from shoal.program import make_trainer
 from shoal.types import ShoalError
 
 LENGTH = 3

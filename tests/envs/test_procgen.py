@@ -12,7 +12,7 @@ from shoal.envs.levels import NUM_LEVELS, has_levels, level_options
 from shoal.envs.make import make
 from shoal.envs.pool import envpool_recipe, import_envpool, option_names
 from shoal.runs.session import on_levels, open_run
-from shoal.train import TrainConfig
+from shoal.settings import TrainConfig
 
 GAME = "BigfishEasy-v0"
 SEEDS = np.arange(16)[None]

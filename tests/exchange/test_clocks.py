@@ -9,7 +9,9 @@ import pytest
 
 from shoal.exchange.make import ExchangeConfig, by_clock, make_exchange
 from shoal.learners.td3 import TD3Config, td3
-from shoal.train import TrainConfig, make_trainer, pulses
+from shoal.program import make_trainer
+from shoal.settings import TrainConfig
+from shoal.train import pulses
 from shoal.types import Box, EnvSpec, ShoalError, Standing
 
 KEY = jax.random.key(2)

@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 from shoal import trees
 from shoal.envs.make import make
 from shoal.exchange.make import ExchangeConfig
 from shoal.exchange.mixing import average
 from shoal.learners.ppo import PPOConfig, ppo
+from shoal.program import make_trainer
 from shoal.runs.session import open_session, watch
-from shoal.train import TrainConfig, make_trainer
+from shoal.settings import TrainConfig
 from shoal.types import LearnerState, Rollout, Standing
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
@@ -200,16 +200,9 @@ def federation(name):
     )
 
 
-def one_device(*arguments):
-    return Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("learners", "data"))
-
-
 @cache
 def trainer(name, devices):
-    with pytest.MonkeyPatch.context() as patch:
-        if devices == 1:
-            patch.setattr(MODULE, "make_mesh", one_device)
-        return make_trainer(federation(name))
+    return make_trainer(federation(name), mesh=f"{devices}x1")
 
 
 @cache

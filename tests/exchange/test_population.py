@@ -15,7 +15,8 @@ from shoal.exchange.make import ExchangeConfig
 from shoal.exchange.population import drawn, follow, population
 from shoal.exchange.selection import tournament, truncation, winner
 from shoal.learners.ppo import PPOConfig, ppo
-from shoal.train import TrainConfig, make_trainer
+from shoal.program import make_trainer
+from shoal.settings import TrainConfig
 from shoal.types import Box, Discrete, EnvSpec, Rollout, ShoalError, Standing
 
 KEY = jax.random.key(5)

@@ -10,7 +10,9 @@ from shoal.envs.functional import from_jax
 from shoal.evaluate import distances
 from shoal.exchange.make import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
-from shoal.train import TrainConfig, make_trainer, pulses, train
+from shoal.program import make_trainer
+from shoal.settings import TrainConfig
+from shoal.train import pulses, train
 
 SMALL = {"num_envs": 8, "num_steps": 16, "num_minibatches": 2, "hidden": (16,), "learning_rate": 0.01}
 

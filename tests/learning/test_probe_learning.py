@@ -12,7 +12,8 @@ import numpy as np
 from shoal.envs import probes
 from shoal.envs.functional import from_jax
 from shoal.learners.ppo import PPOConfig
-from shoal.train import TrainConfig, train
+from shoal.settings import TrainConfig
+from shoal.train import train
 
 LEARNERS = 20
 SETTINGS = {

@@ -14,7 +14,8 @@ from shoal.envs import probes
 from shoal.envs.functional import from_jax
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.td3 import TD3Config
-from shoal.train import TrainConfig, train
+from shoal.settings import TrainConfig
+from shoal.train import train
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
 LEARNERS = 6

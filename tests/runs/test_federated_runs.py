@@ -9,6 +9,7 @@ import pytest
 
 from shoal.exchange.make import ExchangeConfig, make_exchange
 from shoal.learners.ppo import PPOConfig, ppo
+from shoal.program import worlds_of
 from shoal.runs.config import (
     default_folder,
     differences,
@@ -20,7 +21,7 @@ from shoal.runs.config import (
 )
 from shoal.runs.metrics import read_metrics
 from shoal.runs.session import choose, open_run, open_session, places, watch, world_of
-from shoal.train import TrainConfig, worlds_of
+from shoal.settings import TrainConfig
 from shoal.types import Box, Discrete, EnvSpec, ShoalError
 
 SMALL = {

@@ -12,7 +12,7 @@ from shoal.learners.ppo import PPOConfig
 from shoal.runs.lineage import ancestors, begin_lineage, extend_lineage, read_lineage, schedule_of
 from shoal.runs.metrics import read_metrics
 from shoal.runs.session import open_run, open_session, watch
-from shoal.train import TrainConfig
+from shoal.settings import TrainConfig
 from shoal.types import ShoalError
 
 SMALL = PPOConfig(

@@ -18,8 +18,10 @@ from shoal.exchange.make import ExchangeConfig
 from shoal.exchange.mixing import average
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.td3 import TD3Config
+from shoal.program import make_trainer
 from shoal.runs.session import choose, open_run, open_session, watch
-from shoal.train import TrainConfig, make_trainer, train
+from shoal.settings import TrainConfig
+from shoal.train import train
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 

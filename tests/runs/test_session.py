@@ -15,7 +15,7 @@ from shoal.learners.ppo import PPOConfig
 from shoal.runs import checkpoint, session
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.session import choose, clear, finish, open_run, open_session, watch
-from shoal.train import TrainConfig
+from shoal.settings import TrainConfig
 from shoal.types import ShoalError
 
 SMALL = {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}

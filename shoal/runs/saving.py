@@ -1,0 +1,95 @@
+"""A run's state in checkpoints, whatever devices it was on: learners and environments are in their order.
+
+Where several processes run together, the first one reads and writes, so they need no common disk.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import jax
+
+from shoal.mesh import from_places, to_places
+from shoal.processes import decided, fetch, put, rank, share
+from shoal.program import Trainer, TrainState
+from shoal.runs import checkpoint
+from shoal.types import Tree
+
+
+def save(trainer: Trainer, state: TrainState, folder: Path, step: int, meta: dict) -> None:
+    """Write a checkpoint of everything the run needs to go on."""
+    parts = fetch(saved_parts(trainer, state))
+    if rank() == 0:
+        checkpoint.save(folder / "checkpoints", step, in_order(trainer, parts), meta)
+
+
+def restore(trainer: Trainer, fresh: TrainState, folder: Path) -> tuple[TrainState, dict]:
+    """The newest whole checkpoint on the devices; `fresh` gives its shapes and, if need be, new episodes."""
+    like = jax.eval_shape(partial(in_order, trainer), saved_parts(trainer, fresh))
+    loaded: list[tuple[Tree, dict]] = []
+
+    def load() -> dict:
+        found = checkpoint.load_latest(folder / "checkpoints", like)
+        assert found is not None, "open_session found one"
+        loaded.append(found)
+        return found[1]
+
+    meta = decided(load)
+    parts = loaded[0][0] if loaded else jax.tree.map(_nothing, like)
+    return put_back(trainer, fresh, share(parts)), meta
+
+
+def saved_parts(trainer: Trainer, state: TrainState) -> dict[str, Tree]:
+    """What a checkpoint holds; where an environment cannot be saved, its episodes begin anew."""
+    parts = {
+        "cohort": state.cohort,
+        "exchange": state.exchange,
+        "keys": state.keys,
+        "key": state.key,
+        "iteration": state.iteration,
+        "episodes": state.worlds.episodes,
+    }
+    if trainer.recipe.spec.exact_resume:
+        parts |= {"world": state.worlds.state, "time_step": state.worlds.step}
+    return parts
+
+
+def in_order(trainer: Trainer, parts: dict[str, Tree]) -> dict[str, Tree]:
+    """The parts with what lies device by device brought into the order of learners and environments."""
+    if "world" not in parts:
+        return parts
+    by_learner = partial(from_places, mesh=trainer.mesh, num_learners=trainer.config.learners)
+    return parts | {"world": jax.tree.map(by_learner, parts["world"])}
+
+
+def put_back(trainer: Trainer, fresh: TrainState, parts: dict[str, Tree]) -> TrainState:
+    """The state of a run from its parts, on the devices."""
+    worlds = fresh.worlds
+    if "world" in parts:
+        laid_out = jax.tree.map(partial(to_places, mesh=trainer.mesh), parts["world"])
+        state, step = put((laid_out, parts["time_step"]), (worlds.state, worlds.step))
+        worlds = worlds._replace(state=state, step=step, episodes=put(parts["episodes"], worlds.episodes))
+        cohort = put(parts["cohort"], fresh.cohort)
+    else:  # in new episodes
+        episodes = put(parts["episodes"], worlds.episodes)
+        running = (worlds.episodes.running_return, worlds.episodes.running_length)
+        worlds = worlds._replace(
+            episodes=episodes._replace(running_return=running[0], running_length=running[1])
+        )
+        places = jax.tree.map(lambda x: x.sharding, fresh.cohort)
+        abandon = jax.jit(jax.vmap(trainer.learner.abandon), out_shardings=places)
+        cohort = abandon(put(parts["cohort"], fresh.cohort))
+    return TrainState(
+        cohort=cohort,
+        worlds=worlds,
+        exchange=put(parts["exchange"], fresh.exchange),
+        keys=put(parts["keys"], fresh.keys),
+        key=put(parts["key"], fresh.key),
+        iteration=put(parts["iteration"], fresh.iteration),
+    )
+
+
+def _nothing(like: jax.ShapeDtypeStruct) -> jax.Array:
+    """Any array of that shape: the first process's takes its place."""
+    if jax.numpy.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jax.random.split(jax.random.key(0), like.shape) if like.shape else jax.random.key(0)
+    return jax.numpy.zeros(like.shape, like.dtype)
