@@ -185,10 +185,12 @@ class Learner(NamedTuple):
     opinion(state, obs) -> Tree                    what its policy says of obs (...), in terms that add up
     distance(state, other, obs) -> (...)           how far two policies are apart where they see obs
     visit(state, num_envs) -> LearnerState         ready to act in so many other environments
+    value(state, obs) -> (...)                     the discounted return its policy expects from obs on
 
-    Noise of zero gives the greedy action to a learner that visits. Opinions and distances read `params` and
-    `statistics` alone; a learner without them trains, but cannot be advised or compared. `grouped` learners
-    are updated a few at a time on a core; those whose memory is too large to be copied are not.
+    Noise of zero gives the greedy action to a learner that visits. Opinions, distances and values read
+    `params` and `statistics` alone; a learner without them trains, but cannot be advised, compared or judged.
+    `grouped` learners are updated a few at a time on a core; those whose memory is too large to be copied
+    are not.
     """
 
     init: Callable[[Array], LearnerState]
@@ -199,6 +201,7 @@ class Learner(NamedTuple):
     distance: Callable[[LearnerState, LearnerState, Tree], Array] | None = None
     visit: Callable[[LearnerState, int], LearnerState] = as_it_is
     grouped: bool = True
+    value: Callable[[LearnerState, Tree], Array] | None = None
 
 
 class Standing(NamedTuple):
