@@ -42,6 +42,7 @@ docs: setup
 	$(BIN)/python docs/images/cartpole.py
 	$(BIN)/python docs/images/federation.py
 	$(BIN)/python docs/images/walker.py
+	$(BIN)/python docs/images/pendulum.py
 
 clean:
 	rm -rf .venv .venv-peers

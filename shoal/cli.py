@@ -23,7 +23,7 @@ usage: shoal COMMAND ...
                   [--clobber] [--config FILE] [--param-name NAME] [--mesh AxB] [--processes N] [--profile]
   shoal eval RUN [--episodes 100] [--learner best|mean|all|K] [--levels seen|unseen|all] [--json]
   shoal play RUN [--learner best] [--gif FILE] [--mp4 FILE] [--human]
-  shoal plot RUN [RUN ...] [--out DIR]
+  shoal plot RUN [RUN ...] [--out DIR] [--no-episode]
   shoal envs [PATTERN]
 
 `shoal COMMAND --help` says more; `shoal train ENV --help` shows the settings for that environment.
@@ -78,12 +78,16 @@ class Play:
 
 @dataclass(frozen=True)
 class Plot:
-    """Draw learning curves; several runs make one comparison."""
+    """Draw learning curves, what was learned and one episode; several runs make one comparison."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs."""
     out: Path | None = None
     """Where to put the pictures; each run's plots/ unless given."""
+    episode: bool = True
+    """Let the best learner play an episode, and draw it, and its policy and value over the state space."""
+    seed: int = 0
+    """Decides the episode's start."""
 
 
 @dataclass(frozen=True)
@@ -340,14 +344,21 @@ def play(arguments: list[str]) -> int:
 
 
 def plot(arguments: list[str]) -> int:
-    """Draw learning curves."""
+    """Draw learning curves, and what was learned."""
     options = _parse(Plot, "plot", arguments)
     if not options.runs:
         raise ShoalError("which run? e.g. shoal plot runs/CartPole-v1__ppo__s1")
-    from shoal.runs.plot import plot
+    _remember_compilations()
+    from shoal.runs.plot import destinations, plot
 
-    for path in plot(list(options.runs), options.out):
+    for path in plot(options.runs, options.out):
         print(path)
+    if options.episode:
+        from shoal.runs.portrait import portrait
+
+        for run, folder in destinations(options.runs, options.out).items():
+            for path in portrait(run, folder, options.seed):
+                print(path)
     return 0
 
 

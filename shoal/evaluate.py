@@ -154,6 +154,14 @@ def summarise(
     )
 
 
+class Trajectory(NamedTuple):
+    """One episode of T steps."""
+
+    obs: Tree  # (T + 1, ...) the last one included, on which nobody acted
+    action: Tree  # (T, ...) as the learner gave it, before the environment clips it
+    reward: np.ndarray  # (T,) raw
+
+
 def episode(
     recipe: EnvRecipe,
     learner: Learner,
@@ -166,30 +174,72 @@ def episode(
 
     `params` is the world to play it in, () per leaf; the default one unless given.
     """
-    seeds = np.random.SeedSequence([seed, 11]).generate_state(1)
-    env = recipe.build(seeds[None], True)
+    env = recipe.build(_episode_seeds(seed), True)
+    for moment in _moments(env, learner, cohort, seed, max_steps, params):
+        yield env.render(moment.state, 0), moment.reward
+
+
+def trajectory(
+    recipe: EnvRecipe,
+    learner: Learner,
+    cohort: LearnerState,
+    seed: int = 0,
+    max_steps: int = 1000,
+    params: Tree | None = None,
+) -> Trajectory:
+    """What was seen, done and paid in that same episode, without pictures."""
+    env = recipe.build(_episode_seeds(seed), False)
+    moments = list(_moments(env, learner, cohort, seed, max_steps, params))
+    line_up = lambda steps: jax.tree.map(lambda *rows: np.concatenate(rows), *steps)
+    return Trajectory(
+        obs=line_up([moment.obs for moment in moments]),
+        action=line_up([moment.action for moment in moments[1:]]),
+        reward=np.array([moment.reward for moment in moments[1:]]),
+    )
+
+
+class _Moment(NamedTuple):
+    """How things are at one moment of an episode, and what led there."""
+
+    state: Tree  # (1, ...)
+    obs: Tree  # (1, ...)
+    action: Tree  # (1, ...); None at the start
+    reward: float
+
+
+def _episode_seeds(seed: int) -> np.ndarray:
+    """The one environment's, (1, 1)."""
+    return np.random.SeedSequence([seed, 11]).generate_state(1)[None]
+
+
+def _moments(
+    env: Env, learner: Learner, cohort: LearnerState, seed: int, max_steps: int, params: Tree | None
+) -> Iterator[_Moment]:
     key_reset, key_play = jax.random.split(jax.random.key(seed))
-    _check_params(recipe.spec, params, ())
-    world = recipe.spec.params if params is None else params
+    _check_params(env.spec, params, ())
+    world = env.spec.params if params is None else params
     params = jax.tree.map(lambda x: jnp.full(1, x, jnp.float32), world)
     state, step = jax.jit(env.reset)(jax.random.split(key_reset, 1), params)
-    yield env.render(state, 0), 0.0
+    yield _Moment(state, step.obs, None, 0.0)
     one = learner.visit(trees.take(cohort, 0), 1)
     noise = trees.take(greedy(learner).draw(key_play, (1, 1)), 0)
 
     @jax.jit
-    def advance(key, memory, state, obs):
+    def advance(t, memory, state, obs):
+        key = jax.random.fold_in(key_play, t)
         chance = trees.take(env.draw(jax.random.split(key, 1), state, 1), 0)
         action, memory = learner.act(one._replace(memory=memory), obs, noise)
-        return memory, *env.step(state, action, chance)
-
-    memory = one.memory
-    for t in range(max_steps):
-        memory, state, step = advance(jax.random.fold_in(key_play, t), memory, state, step.obs)
+        state, step = env.step(state, action, chance)
         reward, _, over = outcome(step, step.info)
+        return memory, state, step.obs, action, (reward[0], over[0])
+
+    memory, obs = one.memory, step.obs
+    for t in range(max_steps):
+        memory, state, obs, action, ending = advance(t, memory, state, obs)
+        reward, over = jax.device_get(ending)
         raise_crash()
-        yield env.render(state, 0), float(reward[0])
-        if over[0]:
+        yield _Moment(state, obs, action, float(reward))
+        if over:
             return
 
 

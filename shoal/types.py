@@ -191,11 +191,12 @@ class Learner(NamedTuple):
     distance(state, other, obs) -> (...)           how far two policies are apart where they see obs
     visit(state, num_envs) -> LearnerState         ready to act in so many other environments
     abandon(state) -> LearnerState                 its environments are about to begin new episodes
+    value(state, obs) -> (...)                     the discounted return its policy expects from obs on
 
-    Noise of zero gives the greedy action to a learner that visits. Opinions and distances read `params` and
-    `statistics` alone; a learner without them trains, but cannot be advised or compared. `grouped` learners
-    are updated a few at a time on a core; those whose memory is too large to be copied are not. `by_env`
-    says which parts of the memory have the environments as their first axis.
+    Noise of zero gives the greedy action to a learner that visits. Opinions, distances and values read
+    `params` and `statistics` alone; a learner without them trains, but cannot be advised, compared or judged.
+    `grouped` learners are updated a few at a time on a core; those whose memory is too large to be copied
+    are not. `by_env` says which parts of the memory have the environments as their first axis.
     """
 
     init: Callable[[Array], LearnerState]
@@ -207,6 +208,7 @@ class Learner(NamedTuple):
     visit: Callable[[LearnerState, int], LearnerState] = as_it_is
     abandon: Callable[[LearnerState], LearnerState] = all_of_it
     grouped: bool = True
+    value: Callable[[LearnerState, Tree], Array] | None = None
     by_env: Tree = False  # True or False for each part of the memory, or for all of it
 
 

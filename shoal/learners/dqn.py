@@ -92,8 +92,9 @@ def dqn(config: DQNConfig, spec: EnvSpec, num_updates: int, across: tuple[str, .
     if not isinstance(spec.action, Discrete):
         raise ShoalError(f"dqn needs discrete actions, which {spec.name} does not have")
     setup = Setup(config, spec, spec.action.num, num_updates, across)
-    functions = (init, draw, act, update, opinion, distance, visit)
-    return Learner(*(partial(function, setup) for function in functions), abandon=abandon, grouped=False)
+    functions = (init, draw, act, update, opinion, distance, value, visit)
+    bound = {function.__name__: partial(function, setup) for function in functions}
+    return Learner(**bound, abandon=abandon, grouped=False)
 
 
 def init(setup: Setup, key: Array) -> LearnerState:
@@ -224,6 +225,11 @@ def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) 
     """Whether two learners would do different things, 0 or 1 at each observation."""
     best = lambda one: jnp.argmax(one.params.critic(standardise(setup, one, obs)), -1)
     return (best(state) != best(other)).astype(jnp.float32)
+
+
+def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
+    """max_a Q(s, a)."""
+    return jnp.max(state.params.critic(standardise(setup, state, obs)), -1)
 
 
 def pick(values: Array, action: Array) -> Array:

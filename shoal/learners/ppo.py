@@ -231,8 +231,9 @@ def ppo(
     setup = Setup(
         config, spec, distribution_for(spec.action), network or default, num_updates, across, shards
     )
-    functions = (partial(function, setup) for function in (init, draw, act, update, opinion, distance))
-    return Learner(*functions, abandon=abandon, by_env=Memory(False, False, discounted_return=True))
+    functions = (init, draw, act, update, opinion, distance, value)
+    bound = {function.__name__: partial(function, setup) for function in functions}
+    return Learner(**bound, abandon=abandon, by_env=Memory(False, False, discounted_return=True))
 
 
 def init(setup: Setup, key: Array) -> LearnerState:
@@ -300,7 +301,7 @@ def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[
         start, returns = discounted_returns(start, reward, ended, state.hypers.gamma)
         fresh = statistics.summarise(returns, rollout.valid, setup.data)
         moments = statistics.merge(state.statistics.returns, fresh)
-        reward = reward / jnp.sqrt(statistics.variance(moments) + 1e-8)
+        reward = reward / reward_scale(moments)
         state = state._replace(
             statistics=state.statistics._replace(returns=moments),
             memory=state.memory._replace(discounted_return=start),
@@ -308,6 +309,11 @@ def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[
     if config.clip_reward is not None:
         reward = jnp.clip(reward, -config.clip_reward, config.clip_reward)
     return state, rollout._replace(reward=reward)
+
+
+def reward_scale(returns: Running) -> Array:
+    """What rewards are divided by where they are standardised."""
+    return jnp.sqrt(statistics.variance(returns) + 1e-8)
 
 
 def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
@@ -351,6 +357,12 @@ def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) 
     own, _ = state.params(standardise(setup, state, obs))
     theirs, _ = other.params(standardise(setup, other, obs))
     return setup.distribution.kl(own, theirs)
+
+
+def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
+    """What the critic says of each observation, in the environment's own rewards."""
+    _, value = state.params(standardise(setup, state, obs))
+    return value * reward_scale(state.statistics.returns) if setup.config.norm_reward else value
 
 
 def learn(

@@ -128,8 +128,9 @@ def td3(config: TD3Config, spec: EnvSpec, across: tuple[str, ...] = ()) -> Learn
     ):
         raise ShoalError(f"td3 needs continuous actions between bounds, which {spec.name} does not have")
     setup = Setup(config, spec, prod(bounds.shape), across)
-    functions = (init, draw, act, update, opinion, distance, visit)
-    return Learner(*(partial(function, setup) for function in functions), abandon=abandon, grouped=False)
+    functions = (init, draw, act, update, opinion, distance, value, visit)
+    bound = {function.__name__: partial(function, setup) for function in functions}
+    return Learner(**bound, abandon=abandon, grouped=False)
 
 
 def init(setup: Setup, key: Array) -> LearnerState:
@@ -359,6 +360,12 @@ def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) 
     own = policy(state.params.actor, standardise(setup, state, obs))
     theirs = policy(other.params.actor, standardise(setup, other, obs))
     return jnp.sum((own - theirs) ** 2, -1)
+
+
+def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
+    """Q_1(s, pi(s))."""
+    obs = standardise(setup, state, obs)
+    return state.params.critic[0](obs, policy(state.params.actor, obs))
 
 
 def policy(actor: Policy, obs: Tree) -> Array:

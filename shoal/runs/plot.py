@@ -25,6 +25,7 @@ DIAGNOSTICS = (
     "clip_fraction",
     "clipfrac",
     "explained_variance",
+    "q_mean",
     "grad_norm",
     "learning_rate",
 )
@@ -53,6 +54,8 @@ STYLE = {
     "ytick.color": "#444444",
     "legend.frameon": False,
     "legend.fontsize": 9,
+    "figure.constrained_layout.w_pad": 0.09,
+    "figure.constrained_layout.h_pad": 0.09,
 }
 
 
@@ -71,21 +74,29 @@ def plot(runs: Sequence[Path], out: Path | None = None) -> list[Path]:
     `comparison.png` goes beside the first run's folder. With `out` everything goes there, a folder per
     run if there are several.
     """
-    runs = [Path(run) for run in runs]
     if not runs:
         raise ShoalError("nothing to plot: give the folder of at least one run")
-    tables = {run: read_metrics(run) for run in dict.fromkeys(runs)}
+    folders = destinations(runs, out)
+    tables = {run: read_metrics(run) for run in folders}
     labels = _labels(list(tables))
     written = []
     for run, table in tables.items():
-        folder = run / "plots" if out is None else Path(out) / (labels[run] if len(tables) > 1 else "")
-        written += _plot_run(table, labels[run], folder)
-        written += _plot_graph(run, folder) + _plot_lineage(run, pivot(table, "return_mean"), folder)
+        written += _plot_run(table, labels[run], folders[run])
+        written += _plot_graph(run, folders[run])
+        written += _plot_lineage(run, pivot(table, "return_mean"), folders[run])
     if len(tables) > 1:
         curves = {labels[run]: pivot(table, "return_mean") for run, table in tables.items()}
-        comparison = (runs[0].resolve().parent if out is None else Path(out)) / "comparison.png"
-        written.append(_figure(comparison, lambda figure: _draw_comparison(figure, curves)))
+        comparison = (Path(runs[0]).resolve().parent if out is None else Path(out)) / "comparison.png"
+        written.append(write_figure(comparison, lambda figure: _draw_comparison(figure, curves)))
     return written
+
+
+def destinations(runs: Sequence[Path], out: Path | None = None) -> dict[Path, Path]:
+    """Where the figures of each run go."""
+    labels = _labels(list(dict.fromkeys(Path(run) for run in runs)))
+    if out is None:
+        return {run: run / "plots" for run in labels}
+    return {run: Path(out) / (label if len(labels) > 1 else "") for run, label in labels.items()}
 
 
 def draw_graph(matrix: np.ndarray, path: Path) -> Path:
@@ -97,7 +108,7 @@ def draw_graph(matrix: np.ndarray, path: Path) -> Path:
     """
     weights = np.where(np.eye(len(matrix), dtype=bool), 0.0, matrix)
     side = 5.6 if len(weights) <= 24 else 8.0
-    return _figure(Path(path), lambda figure: _draw_network(figure, weights), (side, side + 0.4))
+    return write_figure(Path(path), lambda figure: _draw_network(figure, weights), (side, side + 0.4))
 
 
 def pivot(table: dict[str, np.ndarray], name: str) -> Curve:
@@ -136,15 +147,16 @@ def _plot_run(table: dict[str, np.ndarray], label: str, folder: Path) -> list[Pa
         "losses": begins("loss/") + [name for name in DIAGNOSTICS if name in table],
         "together": begins("disagreement/", "exchange/", "privacy/epsilon"),
     }
-    written = [_figure(folder / "returns.png", lambda figure: _draw_returns(figure, returns, label))]
+    written = [write_figure(folder / "returns.png", lambda figure: _draw_returns(figure, returns, label))]
     for title, names in panels.items():
-        curves = {name: pivot(table, name) for name in names if np.isfinite(table[name]).any()}
+        told = [name for name in names if np.isfinite(table[name]).any() and table[name].any()]
+        curves = {name: pivot(table, name) for name in told}
         if curves:
             size = (4.0 * min(3, len(curves)), 2.7 * -(-len(curves) // 3) + 0.3)
             draw = partial(_draw_panels, curves=curves, title=label)
-            written.append(_figure(folder / f"{title}.png", draw, size))
+            written.append(write_figure(folder / f"{title}.png", draw, size))
     if len(rates.steps) > 1:
-        written.append(_figure(folder / "speed.png", lambda figure: _draw_speed(figure, rates, label)))
+        written.append(write_figure(folder / "speed.png", lambda figure: _draw_speed(figure, rates, label)))
     return written
 
 
@@ -167,7 +179,7 @@ def _plot_lineage(run: Path, returns: Curve, folder: Path) -> list[Path]:
     best = int(np.nanargmax(final)) if np.isfinite(final).any() else 0
     size = (8.0, 3.0 + 1.8 * len(lineage.hypers))
     draw = partial(_draw_lineage, lineage=lineage, best=best, end=int(returns.steps[-1]))
-    return [_figure(folder / "lineage.png", draw, size)]
+    return [write_figure(folder / "lineage.png", draw, size)]
 
 
 def _draw_lineage(figure, lineage: Lineage, best: int, end: int) -> None:
@@ -207,14 +219,14 @@ def speed(table: dict[str, np.ndarray]) -> Curve:
     return Curve(clock.steps[1:][forward], rate[:, None])
 
 
-def _figure(path: Path, draw: Callable[[Any], None], size: tuple[float, float] = (6.4, 4.0)) -> Path:
+def write_figure(path: Path, draw: Callable[[Any], None], size: tuple[float, float] = (6.4, 4.0)) -> Path:
     """Draws without pyplot, which would hold every figure in memory and look for a screen."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):  # pyright: ignore[reportArgumentType]
-        figure = Figure(figsize=size, layout="tight")
+        figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
         draw(figure)
         with replacing(path) as (temporary,):

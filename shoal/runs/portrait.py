@@ -1,0 +1,203 @@
+"""Portraits of what was learned: a learner's policy and value over the state space, and one episode."""
+
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from shoal import trees
+from shoal.envs.builtin.views import VIEWS, View
+from shoal.envs.make import make
+from shoal.evaluate import Trajectory, greedy, trajectory
+from shoal.runs.checkpoint import newest_meta
+from shoal.runs.config import from_settings, read_settings
+from shoal.runs.plot import PALETTE, write_figure
+from shoal.runs.session import choose, open_run, world_of
+from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, ShoalError, Tree
+
+CELLS = 161
+"""Points along each side of a map."""
+MOST_NUMBERS = 24
+"""Observations of more numbers than this are not drawn."""
+
+
+class Maps(NamedTuple):
+    """What a learner does and expects over a plane of states; the rows are y, the columns x."""
+
+    x: np.ndarray  # (CELLS,)
+    y: np.ndarray  # (CELLS,)
+    action: np.ndarray  # (CELLS, CELLS) greedy; of several numbers, the first
+    value: np.ndarray  # (CELLS, CELLS) the discounted return expected
+    bound: float | None  # on the size of actions; None where they are discrete
+
+
+def portrait(run: Path, folder: Path, seed: int = 0) -> list[Path]:
+    """Draws the best learner of a run; returns the files written.
+
+    `trajectory.png` is one greedy episode, the one that `shoal play` shows, where an observation is a
+    vector of at most MOST_NUMBERS. `state_space.png` is the policy and the value with that episode drawn
+    over them, where the environment is in VIEWS. A run without a checkpoint has neither. One that cannot
+    be opened or played here is passed over with a warning.
+    """
+    run = Path(run)
+    if not (run / "config.yaml").is_file():
+        return []
+    try:
+        return _portrait(run, Path(folder), seed)
+    except ShoalError as error:
+        warnings.warn(f"no episode of {run} is drawn: {error}", RuntimeWarning)
+        return []
+
+
+def _portrait(run: Path, folder: Path, seed: int) -> list[Path]:
+    config = from_settings(read_settings(run / "config.yaml"))
+    num_numbers = _num_numbers(make(config.env, **config.env_options).spec)
+    if newest_meta(run / "checkpoints") is None or not 0 < num_numbers <= MOST_NUMBERS:
+        return []
+    opened = open_run(run)
+    (name,), cohort = choose(opened, "best")
+    learner, state, spec = opened.learner, trees.take(cohort, 0), opened.recipe.spec
+    played = trajectory(opened.recipe, learner, cohort, seed, params=world_of(opened, name))
+    played = played._replace(action=bounded(spec, played.action))
+    title = run.resolve().name + (f", learner {name}" if config.learners > 1 else "")
+    panels = _panels(spec, played, expected(learner, state, played.obs))
+    size = (4.0 * min(3, len(panels)), 2.1 * -(-len(panels) // 3) + 0.6)
+    draw = partial(_draw_trajectory, panels=panels, title=f"{title}: one episode")
+    written = [write_figure(folder / "trajectory.png", draw, size)]
+    if (view := view_of(spec)) is not None:
+        maps = over_plane(view, spec, learner, state)
+        draw = partial(_draw_maps, maps=maps, view=view, obs=played.obs, title=title)
+        written.append(write_figure(folder / "state_space.png", draw, (11.0, 4.4)))
+    return written
+
+
+def view_of(spec: EnvSpec) -> View | None:
+    """How to draw an environment, if it is known and its observations are the usual ones."""
+    view = VIEWS.get(spec.name)
+    return view if view and len(view.observation) == _num_numbers(spec) else None
+
+
+def over_plane(view: View, spec: EnvSpec, learner: Learner, state: LearnerState) -> Maps:
+    """The greedy action and the value of one learner, at every point of the plane."""
+    x, y = (np.linspace(axis.low, axis.high, CELLS) for axis in view.axes)
+    across, up = (grid.ravel() for grid in np.meshgrid(x, y))
+    *numbers, _ = np.broadcast_arrays(*view.observe(across, up), across)
+    obs = np.stack(numbers, -1).astype(np.float32)  # (CELLS * CELLS, numbers)
+    noise = trees.take(greedy(learner).draw(jax.random.key(0), (1, len(obs))), 0)
+    action, _ = jax.jit(learner.act)(learner.visit(state, len(obs)), obs, noise)
+    first = bounded(spec, action).reshape(CELLS, CELLS, -1)[..., 0]
+    bound = np.max(np.abs([spec.action.low, spec.action.high])) if isinstance(spec.action, Box) else None
+    return Maps(x, y, first, expected(learner, state, obs).reshape(CELLS, CELLS), bound)
+
+
+def expected(learner: Learner, state: LearnerState, obs: np.ndarray) -> np.ndarray:
+    """The value of each observation."""
+    assert learner.value is not None, "every learner of a run has one"
+    return np.asarray(jax.jit(learner.value)(state, obs))
+
+
+def bounded(spec: EnvSpec, action: Tree) -> np.ndarray:
+    """Actions as the environment takes them: real ones inside their box."""
+    action = np.asarray(action)
+    return np.clip(action, spec.action.low, spec.action.high) if isinstance(spec.action, Box) else action
+
+
+def _num_numbers(spec: EnvSpec) -> int:
+    """Of an observation that is a vector; 0 for any other."""
+    space = spec.observation
+    return space.shape[0] if isinstance(space, Box) and len(space.shape) == 1 else 0
+
+
+class _Panel(NamedTuple):
+    title: str
+    values: np.ndarray  # (T,) what holds for a step, or (T + 1,) what is so at a moment
+    color: str
+    choices: tuple[str, ...] = ()  # what whole numbers are called
+
+
+def _panels(spec: EnvSpec, played: Trajectory, value: np.ndarray) -> list[_Panel]:
+    """Each number of an observation, each of an action, the reward and the value."""
+    view, actions = view_of(spec), played.action.reshape(len(played.action), -1)
+    count = lambda noun, num: [f"{noun} {i}" for i in range(num)] if num > 1 else [noun]
+    seen = view.observation if view else count("observation", played.obs.shape[1])
+    done = [view.action] if view else count("action", actions.shape[1])
+    unnamed = tuple(map(str, range(spec.action.num))) if isinstance(spec.action, Discrete) else ()
+    choices = view.choices if view else unnamed
+    return [
+        *(_Panel(name, numbers, PALETTE[0]) for name, numbers in zip(seen, played.obs.T, strict=True)),
+        *(_Panel(name, numbers, PALETTE[1], choices) for name, numbers in zip(done, actions.T, strict=True)),
+        _Panel(f"reward, {played.reward.sum():.4g} in all", played.reward, PALETTE[2]),
+        _Panel("value: discounted return expected", value, PALETTE[3]),
+    ]
+
+
+def _draw_trajectory(figure, panels: list[_Panel], title: str) -> None:
+    columns, num_steps = min(3, len(panels)), min(len(panel.values) for panel in panels)
+    places = figure.subplots(-(-len(panels) // columns), columns, squeeze=False, sharex=True).ravel()
+    for axes, (name, values, color, choices) in zip(places, panels, strict=False):
+        style = "steps-post" if len(values) == num_steps else "default"
+        axes.plot(values, color=color, linewidth=1.6, drawstyle=style)
+        axes.set(title=name)
+        if choices:
+            axes.set_yticks(range(len(choices)), choices)
+    for axes in places[len(panels) :]:
+        axes.set_visible(False)
+    for axes in places[len(panels) - columns : len(panels)]:
+        axes.tick_params(labelbottom=True)
+        axes.set(xlabel="step")
+    figure.suptitle(title, fontsize=11)
+
+
+def _draw_maps(figure, maps: Maps, view: View, obs: np.ndarray, title: str) -> None:
+    """The policy on the left, the value on the right, the episode over both."""
+    left, right = figure.subplots(1, 2, sharey=True)
+    if maps.bound is None:
+        _draw_choices(left, maps, view.choices)
+    else:
+        picture = left.pcolormesh(maps.x, maps.y, maps.action, cmap="RdBu_r", shading="gouraud")
+        picture.set_clim(-maps.bound, maps.bound)
+        figure.colorbar(picture, ax=left, pad=0.02)
+    picture = right.pcolormesh(maps.x, maps.y, maps.value, cmap="viridis", shading="gouraud")
+    figure.colorbar(picture, ax=right, pad=0.02)
+    x, y = view.axes
+    for axes, name in ((left, f"policy: {view.action}"), (right, "value: discounted return expected")):
+        _draw_path(axes, view, obs)
+        axes.grid(False)
+        axes.set(title=name, xlabel=x.label, xlim=(x.low, x.high), ylim=(y.low, y.high))
+        if x.ticks:
+            axes.set_xticks(*zip(*x.ticks, strict=True))
+    left.set(ylabel=y.label)
+    elsewhere = f", {view.elsewhere}" if view.elsewhere else ""
+    figure.suptitle(f"{title}{elsewhere}; one episode from \N{WHITE CIRCLE} to \N{BLACK CIRCLE}", fontsize=11)
+
+
+def _draw_choices(axes, maps: Maps, choices: tuple[str, ...]) -> None:
+    """Discrete actions in a colour each."""
+    import matplotlib
+    from matplotlib.colors import ListedColormap
+
+    colors = ListedColormap(matplotlib.colormaps["RdBu_r"](np.linspace(0.2, 0.8, len(choices))))
+    picture = axes.pcolormesh(maps.x, maps.y, maps.action, cmap=colors, shading="nearest")
+    picture.set_clim(-0.5, len(choices) - 0.5)
+    bar = axes.figure.colorbar(picture, ax=axes, pad=0.02)
+    bar.set_ticks(range(len(choices)), labels=choices)
+
+
+def _draw_path(axes, view: View, obs: np.ndarray) -> None:
+    """The episode as a line from a ring to a disc; one that goes round is drawn once per turn."""
+    from matplotlib.patheffects import withStroke
+
+    x, y = view.locate(*obs.T)
+    low, high = view.axes[0].low, view.axes[0].high
+    whole = np.unwrap(x, period=high - low) if view.axes[0].goes_round else x
+    outline = [withStroke(linewidth=2.6, foreground="white")]
+    for turn in np.unique(np.round((whole - x) / (high - low))):
+        line = whole - turn * (high - low)
+        axes.plot(line, y, color="black", linewidth=1.0, path_effects=outline)
+    for moment, face, edge in ((0, "white", "black"), (-1, "black", "white")):
+        inside = all(axis.low <= at[moment] <= axis.high for axis, at in zip(view.axes, (x, y), strict=True))
+        style = {"markeredgecolor": edge, "markersize": 8, "zorder": 3, "clip_on": not inside}
+        axes.plot(x[moment], y[moment], "o", color=face, **style)
