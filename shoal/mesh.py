@@ -39,6 +39,14 @@ GROUP = 4
 """Learners a core updates at a time (see `group_size`)."""
 
 
+FEW = 4
+"""CPU devices up to which everyone sends to everyone (see `add_up`)."""
+
+
+SHARED_BY = "SHOAL_CORES_SHARED_BY"
+"""Set to how many processes share the cores that this one may use, where they do."""
+
+
 def read_shape(text: str) -> tuple[int, int]:
     """A mesh as people write it.
 
@@ -119,8 +127,7 @@ def divide_cores(num_learners: int, work: int, shape: tuple[int, int] | None = N
     nothing to divide gets one thread: handing its many small operations from thread to thread takes
     longer than they do (one CartPole learner on 2 cores: 198k steps/s instead of 162k).
     """
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    processes = num_processes()
+    cores, processes = num_cores(), num_processes()
     if shape:
         num_devices = max(1, shape[0] * shape[1] // processes)
     elif processes == 1:
@@ -137,6 +144,12 @@ def divide_cores(num_learners: int, work: int, shape: tuple[int, int] | None = N
     jax.devices()
     if before is None:
         del os.environ["NPROC"]
+
+
+def num_cores() -> int:
+    """Cores that this process has to itself."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get(SHARED_BY, "1")))
 
 
 def num_processes() -> int:
@@ -173,11 +186,18 @@ def add_up(tree: Tree, across: tuple[str, ...]) -> Tree:
     for place, leaf in enumerate(leaves):
         places.setdefault(leaf.dtype, []).append(place)
     for group in places.values():
-        message = jax.lax.psum(jnp.concatenate([leaves[place].reshape(-1) for place in group]), across)
+        message = _summed(jnp.concatenate([leaves[place].reshape(-1) for place in group]), across)
         ends = np.cumsum([leaves[place].size for place in group])[:-1]
         for place, part in zip(group, jnp.split(message, ends), strict=True):
             leaves[place] = part.reshape(leaves[place].shape)
     return jax.tree.unflatten(structure, leaves)
+
+
+def _summed(message: Array, across: tuple[str, ...]) -> Array:
+    """Among few CPUs everyone sends all to all: fewer turns than a sum that travels around (1.5x as fast)."""
+    if jax.default_backend() == "cpu" and jax.lax.axis_size(across) <= FEW:
+        return jnp.sum(jax.lax.all_gather(message, across), 0)
+    return jax.lax.psum(message, across)
 
 
 def own_share(x: Array, axis: int, shards: int) -> Array:

@@ -11,15 +11,16 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from shoal.mesh import WHOLE, num_processes
+from shoal.mesh import SHARED_BY, WHOLE, num_processes
 from shoal.types import ShoalError, Tree
 
 HEARTBEAT_SECONDS = 20
@@ -88,18 +89,16 @@ def rank() -> int:
     return jax.process_index() if num_processes() > 1 else 0
 
 
-def told(value: float) -> float:
-    """The first process's value, for everyone."""
-    if num_processes() == 1:
-        return value
-    return float(multihost_utils.broadcast_one_to_all(np.float64(value)))
+def told(number: int) -> int:
+    """The first process's number, for everyone."""
+    return number if num_processes() == 1 else int(_numbers(number)[0])
 
 
 def anywhere(flag: bool) -> int | None:
     """The first process for which the flag is set, if any; they all ask together."""
     if num_processes() == 1:
         return 0 if flag else None
-    flags = multihost_utils.process_allgather(np.bool_(flag))
+    flags = _numbers(int(flag))
     return int(np.argmax(flags)) if np.any(flags) else None
 
 
@@ -117,7 +116,7 @@ def decided(function: Callable[[], Any]) -> Any:
         except ShoalError as raised:
             error = raised
     message = json.dumps([error is None, answer]).encode()
-    length = int(told(len(message)))
+    length = told(len(message))
     text = np.frombuffer(message.ljust(length)[:length], np.uint8)
     well, answer = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(text), np.uint8)))
     if not well:
@@ -198,6 +197,23 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
+def _numbers(number: int) -> np.ndarray:
+    """Everyone's number, (P,)."""
+    divided, same = _meeting()
+    mine = jax.device_put(np.array([number], np.int32), next(iter(divided.addressable_devices)))
+    numbers = jax.make_array_from_single_device_arrays((num_processes(),), divided, [mine])
+    return np.asarray(same(numbers).addressable_data(0))
+
+
+@cache
+def _meeting() -> tuple[NamedSharding, Callable]:
+    """One device of each process, and the program by which they tell each other a number."""
+    firsts = {device.process_index: device for device in reversed(jax.devices())}
+    mesh = Mesh(np.array([firsts[process] for process in sorted(firsts)]), ("processes",))
+    divided, whole = NamedSharding(mesh, PartitionSpec("processes")), NamedSharding(mesh, WHOLE)
+    return divided, jax.jit(_same, out_shardings=whole)
+
+
 def _whole(x: jax.Array) -> jax.Array:
     if x.is_fully_addressable or x.is_fully_replicated:
         return x
@@ -225,15 +241,23 @@ def _is_key(x: Tree) -> bool:
 
 
 def _share_cores() -> None:
-    """Keep to this process's share of the cores, where several processes were given the same ones."""
+    """Keep to this process's share of the cores, where several processes were given the same ones.
+
+    But never to a single one: while Gloo waits for its own thread it keeps the core busy, so that with one
+    core every message takes a turn of the scheduler (4 ms instead of 0.3).
+    """
     rank, size = _first_number(LOCAL_RANKS), _first_number(LOCAL_SIZES)
-    if sys.platform != "linux" or rank is None or size is None:
+    if sys.platform != "linux" or rank is None or size is None or size == 1:
         return
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) == os.cpu_count() and size > 1:
-        share = max(1, len(cores) // size)
-        first = rank * share % len(cores)
-        os.sched_setaffinity(0, cores[first : first + share])
+    cores, everything = sorted(os.sched_getaffinity(0)), range(os.cpu_count() or 1)
+    share = len(cores) // size
+    if len(cores) == 1:
+        os.sched_setaffinity(0, everything)
+        os.environ[SHARED_BY] = str(len(os.sched_getaffinity(0)))
+    elif len(cores) == len(everything) and share >= 2:
+        os.sched_setaffinity(0, cores[rank * share : (rank + 1) * share])
+    elif len(cores) == len(everything):
+        os.environ[SHARED_BY] = str(size)
 
 
 def _first_number(names: tuple[str, ...]) -> int | None:

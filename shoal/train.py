@@ -92,6 +92,7 @@ def pulses(trainer: Trainer, state: TrainState, profile: Profile | None = None) 
     iteration, count, valid_steps = int(state.iteration), 1, 0
     advance = staged(trainer.stages, state, profile) if profile else compiled(trainer, state)
     compare = trainer.compare.lower(state).compile() if config.learners > 1 else None
+    anywhere(False)  # until everyone has compiled
     compile_seconds = time.perf_counter() - began
     selects = config.selection_every
     while iteration < config.num_iterations:
@@ -124,7 +125,7 @@ def pulses(trainer: Trainer, state: TrainState, profile: Profile | None = None) 
         )
         if profile:
             profile.add("logging", time.perf_counter() - now)
-        count = int(told(max(1, min(2 * count, int(PULSE_SECONDS * count / (now - before))))))
+        count = told(max(1, min(2 * count, int(PULSE_SECONDS * count / (now - before)))))
 
 
 def compiled(trainer: Trainer, state: TrainState) -> Advance:

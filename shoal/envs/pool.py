@@ -6,7 +6,6 @@ which episodes have just ended (which says whether the next step is a reset).
 """
 
 import ctypes
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import numpy as np
 from jax import Array, lax
 from jax.experimental import io_callback
 
+from shoal.mesh import num_cores
 from shoal.types import Env, EnvRecipe, EnvSpec, ShoalError, TimeStep, Tree
 
 _ENDLESS = 2**31 - 1
@@ -199,7 +199,7 @@ def _num_threads(num_rows: int, num_devices: int, family: str) -> int:
     """As many threads as this device has cores to itself, one where a step is too light to share."""
     if family.startswith(_LIGHT):
         return 1
-    return max(1, min(num_rows, len(os.sched_getaffinity(0)) // num_devices))
+    return max(1, min(num_rows, num_cores() // num_devices))
 
 
 def _env(doors: Doors, pools: list[Any], num_rows: int) -> Env:

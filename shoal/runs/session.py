@@ -148,7 +148,7 @@ def watch(session: Session) -> Generator[Report, None, None]:
                 yield report
                 waited, score = time.monotonic() - saved_at, top_score(report)
                 asked = waited > SAVE_SECONDS or (score > best and waited > SAVE_SECONDS / 6)
-                if report.due and told(asked):
+                if report.due and told(int(asked)):
                     save(session, report)
                     saved_step, saved_at, best = report.step, time.monotonic(), max(best, score)
     except Exception as error:
