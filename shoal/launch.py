@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Sequence
 
+from shoal.processes import ELSEWHERE
+
 GRACE_SECONDS = 10.0
 """How long the others may take to save and end once one has failed."""
 LOST_SECONDS = 3.0
@@ -26,19 +28,21 @@ def launch(command: Sequence[str], size: int) -> int:
     address = f"127.0.0.1:{_free_port()}"
     given = lambda rank: [*command, "--rank", str(rank), "--coordinator", address]
     ranks = [_start(given(rank), rank, size) for rank in range(size)]
-    said = [_listen(process) for process in ranks]
+    voices = [_Voice(process) for process in ranks]
     forward = lambda number, frame: [_signal(process, number) for process in ranks]
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         culprit = _wait(ranks)
         if culprit is None:
             return 0
-        for process, lines in zip(ranks, said, strict=True):
-            print(*lines * (process.returncode > 0), sep="", end="", file=sys.stderr)
-        return _explain(culprit, ranks[culprit].returncode)
+        return _explain(culprit, [process.returncode for process in ranks], voices)
     finally:
-        for process in ranks:
+        for process, voice in zip(ranks, voices, strict=True):
             _signal(process, signal.SIGKILL)
+            process.wait()
+            voice.join()
+            if process.stdin is not None:
+                process.stdin.close()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -73,12 +77,18 @@ def _start(command: list[str], rank: int, size: int) -> subprocess.Popen:
     )
 
 
-def _listen(process: subprocess.Popen) -> list[str]:
-    """What a process says on its standard error, as it comes."""
-    lines: list[str] = []
-    if process.stderr is not None:
-        threading.Thread(target=lines.extend, args=(process.stderr,), daemon=True).start()
-    return lines
+class _Voice(threading.Thread):
+    """Hears what a process says on its standard error, where that is not the terminal."""
+
+    def __init__(self, process: subprocess.Popen):
+        super().__init__(daemon=True)
+        self.stream, self.text = process.stderr, ""
+        self.start()
+
+    def run(self) -> None:
+        if self.stream is not None:
+            with self.stream:
+                self.text = self.stream.read()
 
 
 def _wait(ranks: list[subprocess.Popen]) -> int | None:
@@ -100,13 +110,22 @@ def _failed(ranks: list[subprocess.Popen]) -> list[int]:
     return [rank for rank, process in enumerate(ranks) if process.poll() not in (None, 0)]
 
 
-def _explain(rank: int, status: int) -> int:
-    """Say what ended a process that could not say it itself; the exit status of all."""
-    if status > 0:
-        return status
-    kept = "everything up to the last checkpoint is kept, and the same command goes on from there"
-    print(f"shoal: rank {rank} was ended by {signal.Signals(-status).name}; {kept}", file=sys.stderr)
-    return 1
+def _explain(rank: int, statuses: list[int], voices: list[_Voice]) -> int:
+    """Pass on what a process said when it failed, or say what ended it; the exit status of all.
+
+    A mistake that all of them made, the first has told already.
+    """
+    if statuses[rank] < 0:
+        kept = "everything up to the last checkpoint is kept, and the same command goes on from there"
+        print(
+            f"shoal: rank {rank} was ended by {signal.Signals(-statuses[rank]).name}; {kept}", file=sys.stderr
+        )
+        return 1
+    if statuses[0] in (0, ELSEWHERE):
+        rank = next(r for r, status in enumerate(statuses) if status not in (0, ELSEWHERE))
+        voices[rank].join()
+        print(voices[rank].text, end="", file=sys.stderr)
+    return statuses[rank]
 
 
 def _signal(process: subprocess.Popen, number: int) -> None:

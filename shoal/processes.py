@@ -27,6 +27,8 @@ HEARTBEAT_SECONDS = 20
 """After so long without a sign of life a process counts as lost."""
 START_SECONDS = 120
 """How long processes wait for each other at the start."""
+ELSEWHERE = 3
+"""The exit status of a process that stopped because another failed."""
 LOCAL_RANKS = ("SHOAL_LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 LOCAL_SIZES = ("SHOAL_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -156,7 +158,7 @@ def in_company(place: Place, program: Callable[[], int], quiet: bool) -> int:
         join(place)
         return program()
     except FailedElsewhere:
-        leave(2)
+        leave(ELSEWHERE)
     except LostContact as error:
         if not quiet:
             _tell(place, f"{error}; everything up to the last checkpoint is kept")

@@ -1,0 +1,226 @@
+"""Devices: how learners and environments are divided, and that the numbers do not depend on it."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.learners import minibatches
+from shoal.learners.minibatches import Strata, stratify
+from shoal.learners.ppo import PPOConfig
+from shoal.learners.td3 import TD3Config
+from shoal.mesh import add_up, choose_shape, from_places, make_mesh, own_share, read_shape, to_places
+from shoal.profile import Profile
+from shoal.program import make_trainer
+from shoal.runs.session import open_session, watch
+from shoal.settings import TrainConfig
+from shoal.train import pulses, train
+from shoal.types import ShoalError
+
+jax.devices()  # two of them, before a trainer divides the cores its own way
+
+PPO = PPOConfig(
+    num_envs=4,
+    num_steps=16,
+    num_minibatches=2,
+    update_epochs=3,
+    hidden=(8,),
+    learning_rate=0.01,
+    norm_obs=True,
+    norm_reward=True,
+    target_kl=0.05,
+)
+CONFIG = TrainConfig("CartPole-v1", algo=PPO, steps=64 * 6, learners=2, seed=3, reports=6)
+
+
+def assert_close(a, b, rtol=1e-4, atol=1e-5):
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=rtol, atol=atol), a, b)
+
+
+@cache
+def advanced(mesh, updates):
+    trainer = make_trainer(CONFIG, mesh=mesh)
+    assert trainer.mesh.devices.shape == read_shape(mesh)
+    return trainer.advance(trainer.begin(), np.int32(updates))
+
+
+@pytest.mark.parametrize("updates", [1, 5])
+def test_a_learner_shared_by_two_devices_is_the_one_on_one(updates):
+    """Parameters, moments, running returns, scores and metrics, with minibatches and a KL to stop at."""
+    (one, pulse), (two, shared) = advanced("1x1", updates), advanced("1x2", updates)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=0, atol=1e-5), one.cohort.params, two.cohort.params)
+    assert_close(one.cohort.statistics, two.cohort.statistics)
+    assert_close(one.cohort.memory, two.cohort.memory)
+    assert_close(one.worlds.step.obs, two.worlds.step.obs)
+    assert_close(one.worlds.episodes, two.worlds.episodes)
+    assert_close(pulse.metrics, shared.metrics, rtol=1e-3)
+    assert pulse.valid_steps.tolist() == shared.valid_steps.tolist()
+
+
+def test_both_devices_hold_the_same_learner_and_other_environments():
+    state, _ = advanced("1x2", 5)
+    for leaf in jax.tree.leaves(state.cohort.params):
+        first, second = (np.asarray(shard.data) for shard in leaf.addressable_shards)
+        assert first.tobytes() == second.tobytes()
+    first, second = (np.asarray(shard.data) for shard in state.worlds.step.obs.addressable_shards)
+    assert first.shape == (2, 2, 4)
+    assert not np.any(np.all(first[:, :, None] == second[:, None], -1))
+    assert state.cohort.memory.discounted_return.shape == (2, 4)
+
+
+@pytest.mark.parametrize(("objective", "norm_adv"), [("clip", "batch"), ("kl", "none")])
+def test_every_reduction_is_over_all_devices(objective, norm_adv):
+    algo = PPOConfig(num_envs=4, num_steps=8, hidden=(8,), objective=objective, norm_adv=norm_adv)
+    config = TrainConfig("Pendulum-v1", algo=algo, steps=32, seed=1)
+    (one,), (two,) = (list(train(config, mesh=mesh)) for mesh in ("1x1", "1x2"))
+    assert_close(one.state.cohort.params, two.state.cohort.params)
+    assert_close(one.metrics, two.metrics, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("num_steps", "num_envs", "parts"), [(8, 8, 2), (16, 4, 4), (5, 16, 4), (64, 8, 1)])
+def test_minibatches_are_the_same_however_environments_are_divided(num_steps, num_envs, parts):
+    samples = np.arange(num_steps * num_envs).reshape(num_steps, num_envs)
+
+    def made(shards):
+        strata = stratify(num_steps, num_envs, parts, shards)
+        shuffle = partial(
+            minibatches.shuffles,
+            num_epochs=2,
+            num_steps=num_steps,
+            strata=strata,
+            num_minibatches=parts,
+            shards=shards,
+        )
+
+        def device(key, share):
+            arrange = lambda blocks: minibatches.arrange(share.reshape(-1), blocks)
+            return jax.vmap(arrange)(shuffle(key))
+
+        shares = np.stack(np.split(samples, shards, axis=1))
+        keys = jax.random.split(jax.random.key(1), 1)
+        if shards == 1:
+            return device(keys[0], jnp.asarray(samples))
+        arranged = jax.vmap(device, (None, 0), axis_name="data")(keys[0], jnp.asarray(shares))
+        return jnp.moveaxis(arranged, 0, 2).reshape(2, parts, -1)
+
+    whole = np.sort(made(1), -1)
+    assert np.all(np.sort(whole.reshape(2, -1)) == samples.reshape(-1))
+    assert parts == 1 or np.any(whole[0] != whole[1])
+    for shards in (2, 4):
+        assert np.array_equal(np.sort(made(shards), -1), whole)
+
+
+def test_minibatches_that_the_devices_cannot_share():
+    assert stratify(3, 4, 6) == Strata(1, 2, 2)
+    with pytest.raises(ShoalError, match="6 minibatches do not divide the 3 steps x 1 environments"):
+        stratify(3, 4, 6, shards=4)
+
+
+def test_a_sum_over_devices_keeps_types_and_shapes():
+    tree = {"a": jnp.arange(6.0).reshape(3, 2, 1), "b": jnp.arange(3), "c": jnp.ones((3,))}
+    found = jax.vmap(lambda x: add_up(x, ("data",)), axis_name="data")(tree)
+    assert found["b"].dtype == jnp.int32
+    equal = lambda x, y: np.testing.assert_array_equal(x, np.broadcast_to(y.sum(0), x.shape))
+    jax.tree.map(equal, found, tree)
+    assert add_up(tree, ()) is tree
+    assert own_share(jnp.arange(4), 0, 1).tolist() == [0, 1, 2, 3]
+
+
+def test_rows_are_laid_out_device_by_device_and_back():
+    mesh = make_mesh(2, 4, shape=(1, 2))
+    x = np.arange(2 * 4 * 3).reshape(2, 4, 3)
+    laid_out = to_places(x, mesh)
+    assert laid_out[:4].tolist() == x[:, :2].reshape(4, 3).tolist()  # the first device's
+    assert np.array_equal(from_places(laid_out, mesh, 2), x)
+
+
+@pytest.mark.parametrize("text", ["4", "2x", "0x2", "axb", "2x2x2", "-1x2"])
+def test_a_mesh_that_is_none(text):
+    with pytest.raises(ShoalError, match="a mesh is LEARNERSxDATA"):
+        read_shape(text)
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ((3, 1), "mesh 3x1 needs 3 devices, but there are 2"),
+        ((2, 1), "mesh 2x1: 2 does not divide 3 learners"),
+        ((1, 2), "mesh 1x2: 2 does not divide 5 environments per learner"),
+    ],
+)
+def test_a_mesh_that_does_not_fit(shape, told):
+    with pytest.raises(ShoalError, match=told):
+        make_mesh(3, 5, shape=shape)
+
+
+def test_a_replay_is_not_divided():
+    config = TrainConfig("Pendulum-v1", algo=TD3Config(num_envs=2), steps=100)
+    with pytest.raises(ShoalError, match=r"mesh 1x2: only ppo's environments are divided; 2x1"):
+        make_trainer(config, mesh="1x2")
+
+
+class Device:
+    """As much of a device as choosing a mesh looks at."""
+
+    def __init__(self, platform):
+        self.platform = platform
+
+
+@pytest.mark.parametrize(
+    ("learners", "envs", "platform", "count", "shape"),
+    [
+        (64, 4, "cpu", 8, (8, 1)),
+        (5, 4, "cpu", 2, (1, 1)),  # cores divide learners only
+        (1, 8, "cpu", 8, (1, 1)),
+        (1, 8, "gpu", 8, (1, 8)),
+        (4, 8, "gpu", 8, (4, 2)),
+        (3, 5, "gpu", 8, (1, 5)),
+    ],
+)
+def test_a_mesh_is_chosen_from_the_devices_there_are(learners, envs, platform, count, shape):
+    assert choose_shape(learners, envs, [Device(platform)] * count) == shape
+
+
+def finish(folder, mesh, until=None):
+    opened = open_session(CONFIG, folder, mesh=mesh)
+    reports, report = watch(opened), None
+    for report in reports:
+        if until and report.step >= until:
+            break
+    reports.close()
+    return opened.resumed_step, report.state
+
+
+@pytest.mark.parametrize("meshes", [("1x2", "2x1"), ("2x1", "1x1"), ("1x1", "1x2")])
+def test_a_run_goes_on_on_other_devices(tmp_path, meshes):
+    assert finish(tmp_path, meshes[0], until=64 * 3)[0] is None
+    resumed, found = finish(tmp_path, meshes[1])
+    assert resumed == 64 * 3
+    straight = make_trainer(CONFIG, mesh="1x1")
+    expected, _ = straight.advance(straight.begin(), np.int32(6))
+    assert_close(found.cohort.params, expected.cohort.params, atol=1e-4)
+    assert_close(found.worlds.episodes.returns, expected.worlds.episodes.returns)
+
+
+def test_a_profile_times_the_parts_and_changes_nothing():
+    trainer, profile = make_trainer(CONFIG), Profile()
+    reports = list(pulses(trainer, trainer.begin(), profile))
+    expected, _ = advanced("2x1", 6)
+    assert_close(reports[-1].state.cohort.params, expected.cohort.params)
+    assert profile.all_iterations == 6
+    for part in ("rollout", "optimisation", "exchange"):
+        seconds = [report.metrics[f"seconds/{part}"] for report in reports if report.due]
+        assert np.all(np.array(seconds) > 0)
+        assert np.isclose(np.mean(seconds), profile.table()[part], rtol=1e-5)
+    assert reports[0].metrics["seconds/logging"][0] == 0 < reports[-1].metrics["seconds/logging"][0]
+
+
+def test_a_profile_of_a_replay_learner():
+    algo = TD3Config(num_envs=2, batch_size=8, buffer_size=64, hidden=(8,), learning_starts=4)
+    config = TrainConfig("Pendulum-v1", algo=algo, steps=40, seed=1, reports=2)
+    trainer = make_trainer(config)
+    timed = list(pulses(trainer, trainer.begin(), Profile()))[-1]
+    plain = list(train(config))[-1]
+    assert_close(timed.state.cohort.params, plain.state.cohort.params)
