@@ -274,7 +274,7 @@ def make_trainer(
         anchored=config.algo.prox_coef > 0,
         priors=config.priors,
         seed=config.seed,
-        num_devices=num_devices,
+        mesh=mesh,
         group=group,
     )
     if config.schedule:

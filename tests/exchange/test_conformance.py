@@ -19,6 +19,7 @@ from shoal.ops.statistics import Running
 from shoal.types import Exchange, ExchangeMemory, LearnerState, Rollout, Standing, Tree
 
 NUM_LEARNERS = 6
+MESH = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
 KEY = jax.random.key(11)
 ROBUST = ("median", "trimmed-mean", "krum", "multi-krum", "geometric-median")
 MATRIX = {"comm_matrix": {str(i): {str((i + 1) % 6): 3.0, str((i + 2) % 6): 1.0} for i in range(6)}}
@@ -124,7 +125,7 @@ def trained(cohort, seed):
 def case(name):
     """The exchange after its start and two meetings, so that it has something to remember."""
     configs, anchored = CASES[name]
-    exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored, num_devices=2)
+    exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored, mesh=MESH)
     memory, cohort = jax.jit(exchange.init)(fresh(anchored))
     for round in range(2):
         now = standing(round)
@@ -259,8 +260,7 @@ def test_permuted_learners_give_the_permuted_result(name):
 @every_exchange
 def test_two_devices_are_one(name):
     exchange, memory, cohort = case(name)
-    mesh = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
-    divided, whole = NamedSharding(mesh, ROWS), NamedSharding(mesh, WHOLE)
+    divided, whole = NamedSharding(MESH, ROWS), NamedSharding(MESH, WHOLE)
     placed = ExchangeMemory(divided, whole)
     spread = lambda tree, where: jax.tree.map(lambda x: jax.device_put(x, where), tree)
     memory = ExchangeMemory(spread(memory.rows, divided), spread(memory.whole, whole))
