@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import Array, lax
+from jax import Array
 
 from shoal import trees
 from shoal.exchange import channels, movement
 from shoal.exchange.channels import Alteration, Compressor
 from shoal.exchange.movement import HERE, Transport
+from shoal.exchange.products import linear, times
 from shoal.exchange.robust import Aggregator, mean, median
-from shoal.mesh import ROWS, WHOLE
 from shoal.ops.statistics import Running, pool, variance
 from shoal.types import Exchange, ExchangeMemory, LearnerState, ShoalError, Standing, Tree
 
@@ -79,9 +79,6 @@ class Server(NamedTuple):
 Weighting: TypeAlias = Literal["uniform", "samples", "returns"]
 Operator: TypeAlias = Callable[[Tree, Tree], Tree]
 """(own, messages) -> what learners make of them: the same linear function of rows (L, n) for every leaf."""
-
-FEW = 8
-"""Neighbours up to which rows are added one by one, however few learners there are."""
 
 
 def average(
@@ -229,26 +226,28 @@ def from_neighbours(matrix: np.ndarray, transport: Transport = HERE) -> Rule:
     if not np.allclose(matrix.sum(1), 1, atol=1e-5):
         raise ShoalError("each row of a gossip matrix must sum to 1")
     others = matrix * (1 - np.eye(len(matrix), dtype=np.float32))
-    product = linear(others, transport)
+    product, whole_product = linear(others, transport), linear(others)
 
-    def operator(weight: Array) -> Operator:
+    def operator(weight: Array, product: Callable[[Tree], Tree]) -> Operator:
         here = (weight > 0).astype(jnp.float32)[:, None]
 
         def apply(own: Tree, messages: Tree) -> Tree:
             audible = jax.tree.map(lambda x: jnp.where(here > 0, x, 0.0), messages)
             heard, received = product((here, audible))
             heard = jnp.minimum(heard, 1.0)
-            return jax.tree.map(lambda x, new: (1 - heard) * x + new, own, received)
+            return jax.tree.map(lambda x, new: times(1 - heard, x) + new, own, received)
 
         return apply
 
     def combine(key, own, messages, weight):
-        return operator(weight)(own, messages)
+        return operator(weight, product)(own, messages)
 
     def merge(key, statistics, weight):
-        return mix_statistics(operator(weight), statistics, transport)
+        mixed = operator(weight, whole_product)
+        return mix_statistics(lambda rows: mixed(rows, rows), statistics)
 
-    return Rule(combine, merge, broadcast=False, copies=np.count_nonzero(others, axis=0))
+    copies = np.count_nonzero(others, axis=0)
+    return Rule(combine, transport.on_all(merge), broadcast=False, copies=copies)
 
 
 def from_partner(transport: Transport = HERE) -> Rule:
@@ -264,62 +263,18 @@ def from_partner(transport: Transport = HERE) -> Rule:
         partner = order[jnp.minimum(beside, num_learners - 1)]
         return partner, (beside < num_learners) & (weight > 0) & (weight[partner] > 0)
 
-    def operator(key: Array, weight: Array) -> Operator:
-        partner, paired = transport.on_all(draw)(key, weight)
-
-        def apply(own: Tree, messages: Tree) -> Tree:
-            heard = movement.take_drawn(messages, partner, len(partner), transport)
-            return jax.tree.map(lambda x, new: jnp.where(paired[:, None], (x + new) / 2, x), own, heard)
-
-        return apply
+    def halfway(paired: Array, own: Tree, heard: Tree) -> Tree:
+        return jax.tree.map(lambda x, new: jnp.where(paired[:, None], (x + new) / 2, x), own, heard)
 
     def combine(key, own, messages, weight):
-        return operator(key, weight)(own, messages)
+        partner, paired = transport.on_all(draw)(key, weight)
+        return halfway(paired, own, movement.take_drawn(messages, partner, len(weight), transport))
 
     def merge(key, statistics, weight):
-        return mix_statistics(operator(key, weight), statistics, transport)
+        partner, paired = draw(key, weight)
+        return mix_statistics(lambda rows: halfway(paired, rows, trees.take(rows, partner)), statistics)
 
-    return Rule(combine, merge, broadcast=False, copies=1)
-
-
-def linear(matrix: np.ndarray, transport: Transport = HERE) -> Callable[[Tree], Tree]:
-    """x -> M x for rows x (L, n) in every leaf: neighbour by neighbour where M is sparse, else by a product.
-
-    Which of the two depends on M alone. The order of a sum must not depend on how the rows are divided, so
-    a product is computed whole on every device.
-    """
-    degree = int(np.max(np.count_nonzero(matrix, axis=1), initial=0))
-    if degree > max(FEW, len(matrix) // 8):
-        return _product(matrix, transport)
-    slots = np.argsort(matrix == 0, axis=1, kind="stable")[:, :degree]  # (L, degree)
-    weights = np.take_along_axis(matrix, slots, 1)
-    route = movement.plan(slots.reshape(-1), len(matrix), transport)
-    places = route.places.reshape(slots.shape)
-
-    def add(places: Array, weights: Array, rows: Tree) -> Tree:
-        """On one device, sum_k weights_ik x[places_ik]."""
-
-        def total(x: Array) -> Array:
-            result = jnp.zeros((len(places), x.shape[1]), x.dtype)
-            for k in range(degree):
-                result = result + weights[:, k, None] * x[places[:, k]]
-            return result
-
-        return jax.tree.map(total, movement.table(route, rows))
-
-    return lambda rows: transport.on_each(add)(places, weights, rows)
-
-
-def _product(matrix: np.ndarray, transport: Transport) -> Callable[[Tree], Tree]:
-    def multiply(mine: Array, rows: Tree) -> Tree:
-        """On one device, its own rows of M x."""
-
-        def product(x: Array) -> Array:
-            return lax.dynamic_slice_in_dim(jnp.matmul(matrix, x, precision="highest"), mine[0], len(mine))
-
-        return jax.tree.map(product, rows)
-
-    return lambda rows: transport.on_each(multiply, (ROWS, WHOLE))(jnp.arange(len(matrix)), rows)
+    return Rule(combine, transport.on_all(merge), broadcast=False, copies=1)
 
 
 def pooled(statistics: Running, weight: Array) -> Running:
@@ -339,26 +294,34 @@ def typical(statistics: Running, weight: Array) -> Running:
     return Running(count, middle(statistics.mean), middle(spread) * count)
 
 
-def mix_statistics(operator: Operator, statistics: Running, transport: Transport = HERE) -> Running:
+def mix_statistics(operator: Callable[[Tree], Tree], statistics: Running) -> Running:
     """Statistics of the mixed data: counts, sums and sums of squares mix linearly.
 
-    n' = W n,  mean' = W (n mean) / n',  M2' = W (M2 + n mean^2) - n' mean'^2, about a common centre.
+    n' = W n,  mean' = W (n mean) / n',  M2' = W (M2 + n mean^2) - n' mean'^2, about a common centre, which
+    takes all learners: statistics are small, so they are merged whole on every device.
     """
     rows = lambda x: x.reshape(x.shape[0], -1)
     count, mean, m2 = rows(statistics.count), rows(statistics.mean), rows(statistics.m2)
-    middle = lambda count, mean: jnp.sum(count * mean, 0) / jnp.maximum(jnp.sum(count), 1e-8)
-    centre = transport.on_all(middle)(count, mean)
+    centre = _middle(count, mean)
     offset = mean - centre[None]
-    sums = (count, count * offset, m2 + count * offset**2)
-    total, sum_, squares = operator(sums, sums)
+    sums = (count, times(count, offset), m2 + times(count, offset**2))
+    total, sum_, squares = operator(sums)
     moved = sum_ / jnp.maximum(total, 1e-8)
-    squares = squares - total * moved**2
+    squares = squares + times(-total, moved**2)
     shaped = lambda x, like: x.reshape(like.shape)
     return Running(
         shaped(total, statistics.count),
         shaped(centre[None] + moved, statistics.mean),
         shaped(jnp.maximum(squares, 0.0), statistics.m2),
     )
+
+
+def _middle(count: Array, mean: Array) -> Array:
+    """Halfway between the least and the largest mean: near all, and the same in whatever order they come."""
+    known = (count > 0) & jnp.isfinite(mean)
+    low = jnp.min(jnp.where(known, mean, jnp.inf), 0)
+    high = jnp.max(jnp.where(known, mean, -jnp.inf), 0)
+    return jnp.where(low <= high, (low + high) / 2, 0.0)
 
 
 def merge_statistics(rule: Rule, key: Array, cohort: LearnerState, weight: Array, present: Array) -> Tree:

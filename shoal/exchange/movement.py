@@ -106,9 +106,10 @@ def table(route: Plan, rows: Tree) -> Tree:
     here = lax.axis_index("learners")
     tables = [rows]
     for hop in route.hops:
-        words, back = as_words(trees.take(rows, jnp.asarray(hop.rows)[here]))
+        words, back = as_words(_take(rows, jnp.asarray(hop.rows)[here]))
         tables.append(back([lax.ppermute(word, "learners", hop.pairs) for word in words]))
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *tables)
+    join = lambda *parts: _from_bits(jnp.concatenate([_bits(x) for x in parts]), parts[0].dtype)
+    return jax.tree.map(join, *tables)
 
 
 def taker(sources: np.ndarray, num_rows: int, transport: Transport = HERE) -> Callable[[Tree], Tree]:
@@ -144,11 +145,13 @@ def take_drawn(rows: Tree, parent: Array, most: int, transport: Transport = HERE
         donors = jnp.nonzero(wanted, size=most, fill_value=num_rows)[0]  # (most,)
         local = donors - mine[0]
         held = (local >= 0) & (local < len(mine)) & (donors < num_rows)
-        words, back = as_words(trees.take(rows, jnp.where(held, local, 0)))
+        words, back = as_words(_take(rows, jnp.where(held, local, 0)))
         travelling = back([lax.psum(jnp.where(held[:, None], word, 0), "learners") for word in words])
         places = (jnp.cumsum(wanted) - 1)[parent[mine]]
         stays = parent[mine] == mine
-        return trees.where_rows(stays, rows, trees.take(travelling, jnp.where(stays, 0, places)))
+        arrived = _take(travelling, jnp.where(stays, 0, places))
+        choose = lambda own, new: _from_bits(trees.where_rows(stays, _bits(own), _bits(new)), own.dtype)
+        return jax.tree.map(choose, rows, arrived)
 
     return transport.on_each(take_few, (WHOLE, ROWS, ROWS))(parent, everyone, rows)
 

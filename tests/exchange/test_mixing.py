@@ -8,7 +8,8 @@ import pytest
 
 from shoal.exchange import channels, mixing, robust, topology
 from shoal.exchange.make import ExchangeConfig, channel_for, server_for
-from shoal.exchange.mixing import Channel, average, from_server, gossip, gossip_in_pairs, linear, mix, weigh
+from shoal.exchange.mixing import Channel, average, from_server, gossip, gossip_in_pairs, mix, weigh
+from shoal.exchange.products import linear
 from shoal.ops.statistics import Running, merge, summarise, variance
 from shoal.types import LearnerState, ShoalError, Standing
 
@@ -160,7 +161,7 @@ def test_gossip_is_a_product_with_the_matrix(num_learners, degree):
 def test_a_sparse_matrix_gathers_and_a_dense_one_multiplies(graph, gathers):
     """Up to 8 neighbours, or an eighth of the learners."""
     matrix = np.asarray(topology.neighbour_weights(graph), np.float32)
-    x = random_rows(len(matrix), 3)
+    x = random_rows(len(matrix), 200)
     program = str(jax.make_jaxpr(linear(matrix))(x))
     assert ("dot_general" not in program) == gathers
     np.testing.assert_allclose(linear(matrix)(x), matrix @ np.asarray(x), rtol=1e-5, atol=1e-6)
