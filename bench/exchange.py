@@ -55,8 +55,9 @@ MOVING = {
 def transport(mesh: Mesh, rounds: int) -> Iterator[str]:
     """A table: what each exchange moves between the devices of `mesh` and how long it takes, both ways."""
     num_devices = mesh.shape["learners"]
-    yield f"PPO learners with 64-64 networks on {num_devices} {mesh.devices.flat[0].platform} devices, "
-    yield f"jax {jax.__version__}, {time.strftime('%Y-%m-%d')}. Median of {rounds} exchanges."
+    on = f"{num_devices} {mesh.devices.flat[0].platform} devices, jax {jax.__version__}"
+    when = f"{time.strftime('%Y-%m-%d')}. Median of {rounds} exchanges."
+    yield f"PPO learners with 64-64 networks on {on}, {when}"
     yield ""
     yield "| exchange | learners | way | MB between devices | by kind | ms |"
     yield "|---|---|---|---|---|---|"

@@ -208,7 +208,7 @@ def test_compiled_and_not_are_the_same(name):
     configs, anchored = CASES[name]
     _, memory, cohort = jax.device_get(case(name)._replace(exchange=None))
     exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored)
-    memory = trees.unpack(trees.pack(memory), jax.eval_shape(exchange.init, cohort)[0])
+    memory = trees.unpack(trees.pack(memory), jax.jit(exchange.init)(cohort)[0])
     with jax.disable_jit():
         plain = exchange.apply(KEY, memory, cohort, standing())
     assert_close(trees.pack(plain), trees.pack(met(name)))

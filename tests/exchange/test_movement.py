@@ -78,12 +78,11 @@ def test_memory_is_packed_and_laid_out_again():
         assert laid_out[0][1].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("num_learners", [2, 3, 8, 12])
-@pytest.mark.parametrize("fraction", [0.1, 0.29, 0.5, 1.0])
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    ("num_learners", "fraction", "groups"),
+    [(2, 0.1, 1), (3, 1.0, 1), (12, 0.29, 1), (8, 0.5, 2), (12, 0.1, 2)],
+)
 def test_no_more_are_copied_than_a_rule_says(num_learners, fraction, groups):
-    if num_learners % groups:
-        return
     for rule in (selection.truncation(fraction), selection.winner(), selection.tournament()):
         select = jax.jit(selection.subpopulations(groups, rule, ratios=(1, 1)))
         most = selection.num_donors(groups, rule, num_learners)
