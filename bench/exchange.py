@@ -1,18 +1,31 @@
-"""What learning together costs: the time of a run with an exchange, over the same run without, interleaved.
+"""What learning together costs.
 
 python bench/exchange.py [--learners 64] [--rounds 7] [--out bench/results/exchange.md]
+    the time of a run with an exchange, over the same run without, interleaved
+python bench/exchange.py transport [--devices 8] [--rounds 20] [--out bench/results/transport.md]
+    the bytes that an exchange moves between devices, and its time, both ways
 """
 
 import argparse
 import statistics
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from traffic import traffic
 
 from shoal import ExchangeConfig, PPOConfig, TrainConfig
+from shoal.envs.make import make
+from shoal.exchange.make import make_exchange
+from shoal.learners.ppo import ppo
+from shoal.mesh import ROWS, WHOLE
 from shoal.program import make_trainer
+from shoal.types import ExchangeMemory, Standing
 
 LOCAL_UPDATES = 16
 CASES = {
@@ -30,6 +43,59 @@ CASES = {
     "neighbours, star": ExchangeConfig("neighbours", LOCAL_UPDATES, topology="star"),
 }
 
+MOVING = {
+    "gossip, ring": ExchangeConfig("gossip", 1),
+    "gossip, torus": ExchangeConfig("gossip", 1, topology="torus"),
+    "neighbours, ring": ExchangeConfig("neighbours", 1),
+    "truncation": ExchangeConfig("truncation", 1, min_episodes=1),
+}
+"""Exchanges whose rows travel, each at every update."""
+
+
+def transport(mesh: Mesh, rounds: int) -> Iterator[str]:
+    """A table: what each exchange moves between the devices of `mesh` and how long it takes, both ways."""
+    num_devices = mesh.shape["learners"]
+    on = f"{num_devices} {mesh.devices.flat[0].platform} devices, jax {jax.__version__}"
+    when = f"{time.strftime('%Y-%m-%d')}. Median of {rounds} exchanges."
+    yield f"PPO learners with 64-64 networks on {on}, {when}"
+    yield ""
+    yield "| exchange | learners | way | MB between devices | by kind | ms |"
+    yield "|---|---|---|---|---|---|"
+    for num_learners in (8, 64):
+        for name, config in MOVING.items():
+            for way in ("point-to-point", "collective"):
+                moved, seconds = travel(mesh, num_learners, replace(config, transport=way), rounds)
+                kinds = ", ".join(f"{kind} {size / 1e6:.3f}" for kind, size in sorted(moved.items()))
+                total = sum(moved.values()) / 1e6
+                yield f"| {name} | {num_learners} | {way} | {total:.3f} | {kinds} | {1000 * seconds:.2f} |"
+
+
+def travel(
+    mesh: Mesh, num_learners: int, config: ExchangeConfig, rounds: int
+) -> tuple[dict[str, int], float]:
+    """Bytes that one exchange moves, by kind, and the median of its seconds."""
+    learner = ppo(PPOConfig(), make("jax:CartPole-v1").spec, 10)
+    exchange = make_exchange((config,), learner, num_learners, mesh=mesh)
+    divided, whole = NamedSharding(mesh, ROWS), NamedSharding(mesh, WHOLE)
+    memory = ExchangeMemory(divided, whole)
+
+    def begin():
+        cohort = jax.lax.map(learner.init, jax.random.split(jax.random.key(0), num_learners))
+        everyone = jnp.arange(num_learners)
+        present = jnp.ones(num_learners, bool)
+        now = Standing(jnp.ones(num_learners), everyone.astype(jnp.float32), everyone + 1, present)
+        return *exchange.init(cohort._replace(memory=())), now
+
+    state = jax.jit(begin, out_shardings=(memory, divided, divided))()
+    key = jax.device_put(jax.random.key(1), whole)
+    apply = jax.jit(exchange.apply, out_shardings=(memory, divided, divided)).lower(key, *state).compile()
+    seconds = []
+    for _ in range(rounds + 1):
+        began = time.perf_counter()
+        jax.block_until_ready(apply(key, *state))
+        seconds.append(time.perf_counter() - began)
+    return traffic(apply.as_text(), mesh.devices.size), statistics.median(seconds[1:])
+
 
 def prepare(learners: int, exchange: ExchangeConfig | None):
     """A program and a state that has been through one exchange."""
@@ -45,24 +111,20 @@ def prepare(learners: int, exchange: ExchangeConfig | None):
     return trainer.advance, jax.block_until_ready(state)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--learners", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    programs = {name: prepare(options.learners, case) for name, case in CASES.items()}
+def training(learners: int, rounds: int) -> list[str]:
+    """A table: what each exchange adds to a run."""
+    programs = {name: prepare(learners, case) for name, case in CASES.items()}
     seconds = {name: [] for name in CASES}
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         for name, (advance, state) in programs.items():
             began = time.perf_counter()
             state, _ = jax.block_until_ready(advance(state, jnp.int32(LOCAL_UPDATES)))
             seconds[name].append(time.perf_counter() - began)
             programs[name] = advance, state
     lines = [
-        f"{options.learners} CartPole learners x 4 environments x 128 steps, an exchange every "
+        f"{learners} CartPole learners x 4 environments x 128 steps, an exchange every "
         f"{LOCAL_UPDATES} updates; {len(jax.devices())} {jax.devices()[0].platform} devices, "
-        f"jax {jax.__version__}, {time.strftime('%Y-%m-%d')}. Median of {options.rounds} interleaved rounds.",
+        f"jax {jax.__version__}, {time.strftime('%Y-%m-%d')}. Median of {rounds} interleaved rounds.",
         "",
         "| exchange | ms per 16 updates | more than none |",
         "|---|---|---|",
@@ -70,9 +132,27 @@ def main() -> None:
     for name, times in seconds.items():
         ratio = statistics.median(t / n for t, n in zip(times, seconds["none"], strict=True))
         lines.append(f"| {name} | {1000 * statistics.median(times):.0f} | {100 * (ratio - 1):+.1f} % |")
-    print("\n".join(lines))
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", nargs="?", choices=["training", "transport"], default="training")
+    parser.add_argument("--learners", type=int, default=64)
+    parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.what == "transport":
+        jax.config.update("jax_num_cpu_devices", options.devices)
+        devices = np.array(jax.devices()[: options.devices]).reshape(-1, 1)
+        lines = transport(Mesh(devices, ("learners", "data")), options.rounds or 20)
+    else:
+        lines = training(options.learners, options.rounds or 7)
+    text = "\n".join(lines) + "\n"
+    print(text, end="")
     if options.out:
-        options.out.write_text("\n".join(lines) + "\n")
+        options.out.write_text(text)
 
 
 if __name__ == "__main__":

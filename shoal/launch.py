@@ -96,7 +96,7 @@ def _wait(ranks: list[subprocess.Popen]) -> int | None:
     culprit, deadline = None, float("inf")
     while any(process.poll() is None for process in ranks):
         if culprit is None and (failed := _failed(ranks)):
-            culprit = failed[0]
+            culprit = min(failed, key=lambda rank: ranks[rank].returncode)  # killed before failed
             patience = GRACE_SECONDS if ranks[culprit].returncode > 0 else LOST_SECONDS
             deadline = time.monotonic() + patience
         if time.monotonic() > deadline:

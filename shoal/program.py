@@ -275,7 +275,7 @@ def exchange_of(config: TrainConfig, learner: Learner, mesh: Mesh, group: int) -
         anchored=config.algo.prox_coef > 0,
         priors=config.priors,
         seed=config.seed,
-        num_devices=mesh.shape["learners"],
+        mesh=mesh,
         group=group,
     )
     if not config.schedule:

@@ -1,13 +1,16 @@
 """Pytrees along the learner axis: stack, take, compare."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from shoal.types import Tree
+from shoal.types import ByDevice, Tree
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
@@ -87,3 +90,43 @@ def in_groups(size: int, function: Callable, in_axes: tuple) -> Callable:
         return jax.lax.map(lambda row: function(*row), rows, batch_size=size)
 
     return mapped
+
+
+def pack(tree: Tree) -> Tree:
+    """The tree with the rows of every `ByDevice` as they are on one device, which any number can load.
+
+    >>> import numpy as np
+    >>> pack({"a": ByDevice(np.array([5, 0, 6, 7]), (0, 2, 3))})["a"].tolist()
+    [5, 6, 7]
+    """
+    packed = lambda part: take(part.rows, np.array(part.slots, int)) if _is_by_device(part) else part
+    return jax.tree.map(packed, tree, is_leaf=_is_by_device)
+
+
+def unpack(packed: Tree, like: Tree) -> Tree:
+    """What `pack` made, laid out as in `like`, whose rows fill up the shares.
+
+    >>> import numpy as np
+    >>> unpack({"a": np.array([5, 6, 7])}, {"a": ByDevice(np.zeros(4, int), (0, 1, 3))})["a"].rows.tolist()
+    [5, 6, 0, 7]
+    """
+
+    def laid_out(part: Tree, rows: Tree) -> Tree:
+        if not _is_by_device(part):
+            return rows
+        return replace(part, rows=jax.tree.map(partial(_put, part.slots), part.rows, rows))
+
+    return jax.tree.map(laid_out, like, packed, is_leaf=_is_by_device)
+
+
+def _put(slots: tuple[int, ...], like: Array, rows: Array) -> Array:
+    index = np.array(slots, int)
+    if isinstance(rows, Array):
+        return jnp.asarray(like).at[index].set(rows)
+    filled = np.array(like)
+    filled[index] = rows
+    return filled
+
+
+def _is_by_device(tree: Tree) -> bool:
+    return isinstance(tree, ByDevice)

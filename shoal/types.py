@@ -6,10 +6,12 @@ of one device, learner-major, N = L * E), A agent, B batch.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
 from jax import Array
+from jax.tree_util import register_dataclass
 
 Tree: TypeAlias = Any
 """A pytree of arrays."""
@@ -226,6 +228,17 @@ class ExchangeMemory(NamedTuple):
 
     rows: Tree = ()  # leading axes that divide evenly over the devices: L, or edges laid out by device
     whole: Tree = ()  # the same on every device
+
+
+@partial(register_dataclass, data_fields=["rows"], meta_fields=["slots"])
+@dataclass(frozen=True)
+class ByDevice:
+    """Rows laid out by device: each device has a share of the same length, the shorter ones filled up."""
+
+    rows: Tree
+    """(M, ...) per leaf; in those that fill up, nothing counts."""
+    slots: tuple[int, ...]
+    """Where each row lies, in the order the rows have on one device."""
 
 
 def no_advice(memory: ExchangeMemory, rollout: Rollout) -> Rollout:

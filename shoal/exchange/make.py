@@ -6,10 +6,12 @@ from typing import Any, Literal
 
 import numpy as np
 import optax
+from jax.sharding import Mesh
 
 from shoal.exchange import channels, mixing, robust, selection, topology
 from shoal.exchange.exploration import Prior
 from shoal.exchange.mixing import Channel, Rule
+from shoal.exchange.movement import Transport, Way
 from shoal.exchange.neighbours import anchor, neighbours, neighbours_in_pairs
 from shoal.exchange.population import population
 from shoal.exchange.schedule import chain, every, participate, select, together
@@ -32,6 +34,7 @@ MEANT_FOR = {
     f"average, gossip, neighbours, {ROBUST}, {SELECTING}": ("participation", "local_updates"),
     "truncation": ("fraction", "middle"),
     "tournament": ("rivals",),
+    f"gossip, neighbours, {SELECTING}": ("transport",),
     SELECTING: ("resample", "min_episodes", "warm_up", "groups", "migrate_every"),
 }
 """Which exchanges each setting is meant for; with others it would silently do nothing."""
@@ -126,6 +129,8 @@ class ExchangeConfig:
     """Select within so many groups, which act at every 1st, 5th, 10th and 25th selection (MF-PBT)."""
     migrate_every: int = 1
     """The best of other groups may come at every so many of a group's selections."""
+    transport: Way = "point-to-point"
+    """Between devices, send only what is needed to who needs it, or (collective) everything to everyone."""
 
     def __post_init__(self):
         check_choices(self)
@@ -188,26 +193,27 @@ def make_exchange(
     anchored: bool = False,
     priors: Mapping[str, Prior] | None = None,
     seed: int = 0,
-    num_devices: int = 1,
+    mesh: Mesh | None = None,
     group: int = 4,
 ) -> Exchange:
     """The exchange a run's settings describe; `priors` are of the hyperparameters a population evolves.
 
-    `anchored` learners stay near what they last received; their rows are divided over `num_devices`,
+    `anchored` learners stay near what they last received; their rows are divided over the devices of `mesh`,
     which evaluate `group` policies at a time.
     """
 
     def link(config: ExchangeConfig) -> Exchange:
         """Mixing, then what depends on the mixed parameters; or a selection."""
         links = []
+        transport = Transport(mesh, config.transport)
         if config.mixes:
-            mixed = mixing_exchange(config, num_learners, seed)
+            mixed = mixing_exchange(config, num_learners, seed, transport)
             mixed = chain(mixed, anchor()) if anchored else mixed
             links.append(select(config.parts, mixed) if config.parts else mixed)
         if config.penalises:
-            links.append(penalty_exchange(config, learner, num_learners, seed, num_devices, group))
+            links.append(penalty_exchange(config, learner, num_learners, seed, transport, group))
         if config.selects:
-            links.append(selecting_exchange(config, priors or {}))
+            links.append(selecting_exchange(config, priors or {}, transport))
         return every(config.local_updates, participate(config.participation, chain(*links)))
 
     meetings = [one for config in configs for one in by_clock(config)]
@@ -234,7 +240,7 @@ def by_clock(config: ExchangeConfig) -> list[ExchangeConfig]:
     return [replace(config, parts=tuple(p), local_updates=n) for n, p in (clocks or whole).items()]
 
 
-def selecting_exchange(config: ExchangeConfig, priors: Mapping[str, Prior]) -> Exchange:
+def selecting_exchange(config: ExchangeConfig, priors: Mapping[str, Prior], transport: Transport) -> Exchange:
     """A population that evolves."""
     rules = {
         "truncation": lambda: selection.truncation(config.fraction, config.middle),
@@ -249,16 +255,17 @@ def selecting_exchange(config: ExchangeConfig, priors: Mapping[str, Prior]) -> E
         resample=config.resample,
         groups=config.groups,
         migrate_every=config.migrate_every,
+        transport=transport,
     )
 
 
-def mixing_exchange(config: ExchangeConfig, num_learners: int, seed: int) -> Exchange:
+def mixing_exchange(config: ExchangeConfig, num_learners: int, seed: int, transport: Transport) -> Exchange:
     """Parameters that change hands."""
     if config.parts and config.share_moments:
         raise ShoalError("share_moments goes with all parameters, not with some of the parts")
     share = config.share_statistics
     exchange = mixing.mix(
-        rule_for(config, num_learners, seed),
+        rule_for(config, num_learners, seed, transport),
         weights=config.weights,
         server=server_for(config),
         channel=channel_for(config, num_learners),
@@ -268,7 +275,7 @@ def mixing_exchange(config: ExchangeConfig, num_learners: int, seed: int) -> Exc
     return with_budget(config, exchange) if config.noise_multiplier else exchange
 
 
-def rule_for(config: ExchangeConfig, num_learners: int, seed: int) -> Rule:
+def rule_for(config: ExchangeConfig, num_learners: int, seed: int, transport: Transport) -> Rule:
     """Who takes what from whom."""
     if config.exchange == "average":
         return mixing.from_server(robust.mean())
@@ -276,11 +283,11 @@ def rule_for(config: ExchangeConfig, num_learners: int, seed: int) -> Rule:
         bad = robust_bad(config, num_learners)
         return mixing.from_server(robust.RULES[config.exchange](bad), robust=True)
     if config.topology == "pairs" and config.comm_matrix is None:
-        return mixing.from_partner()
+        return mixing.from_partner(transport)
     if config.comm_matrix is not None:
         given = topology.read_matrix(config.comm_matrix, num_learners, config.symmetrise)
-        return mixing.from_neighbours(topology.row_stochastic(given))
-    return mixing.from_neighbours(topology.metropolis(graph(config, num_learners, seed)))
+        return mixing.from_neighbours(topology.row_stochastic(given), transport)
+    return mixing.from_neighbours(topology.metropolis(graph(config, num_learners, seed)), transport)
 
 
 def robust_bad(config: ExchangeConfig, num_learners: int) -> int:
@@ -292,16 +299,16 @@ def robust_bad(config: ExchangeConfig, num_learners: int) -> int:
 
 
 def penalty_exchange(
-    config: ExchangeConfig, learner: Learner, num_learners: int, seed: int, num_devices: int, group: int
+    config: ExchangeConfig, learner: Learner, num_learners: int, seed: int, transport: Transport, group: int
 ) -> Exchange:
     """The policies that hold a learner back: its neighbours', or the one it just received."""
     if config.exchange == "neighbours":
         if config.topology == "pairs" and config.comm_matrix is None:
-            return neighbours_in_pairs(learner, num_learners, num_devices, group)
+            return neighbours_in_pairs(learner, num_learners, transport, group)
         matrix = penalty_weights(config, num_learners, seed)
     else:
         matrix = np.eye(num_learners, dtype=np.float32)
-    return neighbours(learner, matrix, num_devices, group)
+    return neighbours(learner, matrix, transport, group)
 
 
 def penalty_weights(config: ExchangeConfig, num_learners: int, seed: int) -> np.ndarray:

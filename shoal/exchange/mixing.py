@@ -15,8 +15,10 @@ import optax
 from jax import Array
 
 from shoal import trees
-from shoal.exchange import channels
+from shoal.exchange import channels, movement
 from shoal.exchange.channels import Alteration, Compressor
+from shoal.exchange.movement import HERE, Transport
+from shoal.exchange.products import linear, times
 from shoal.exchange.robust import Aggregator, mean, median
 from shoal.ops.statistics import Running, pool, variance
 from shoal.types import Exchange, ExchangeMemory, LearnerState, ShoalError, Standing, Tree
@@ -75,6 +77,8 @@ class Server(NamedTuple):
 
 
 Weighting: TypeAlias = Literal["uniform", "samples", "returns"]
+Operator: TypeAlias = Callable[[Tree, Tree], Tree]
+"""(own, messages) -> what learners make of them: the same linear function of rows (L, n) for every leaf."""
 
 
 def average(
@@ -98,14 +102,16 @@ def average(
     return mix(from_server(mean()), weights=weights, server=server, channel=channel, **kept)
 
 
-def gossip(matrix: np.ndarray, *, channel: Channel = PLAIN, **kept: bool) -> Exchange:
+def gossip(
+    matrix: np.ndarray, *, channel: Channel = PLAIN, transport: Transport = HERE, **kept: bool
+) -> Exchange:
     """x_i <- sum_j W_ij x_j with a row-stochastic W (L, L) that never changes."""
-    return mix(from_neighbours(matrix), channel=channel, **kept)
+    return mix(from_neighbours(matrix, transport), channel=channel, **kept)
 
 
-def gossip_in_pairs(*, channel: Channel = PLAIN, **kept: bool) -> Exchange:
+def gossip_in_pairs(*, channel: Channel = PLAIN, transport: Transport = HERE, **kept: bool) -> Exchange:
     """x_i, x_j <- (x_i + x_j) / 2 for pairs drawn anew each time (Boyd et al. 2006)."""
-    return mix(from_partner(), channel=channel, **kept)
+    return mix(from_partner(transport), channel=channel, **kept)
 
 
 def mix(
@@ -211,70 +217,64 @@ def from_server(aggregate: Aggregator, robust: bool = False) -> Rule:
     return Rule(combine, merge, broadcast=True, copies=1)
 
 
-def from_neighbours(matrix: np.ndarray) -> Rule:
+def from_neighbours(matrix: np.ndarray, transport: Transport = HERE) -> Rule:
     """x_i <- W_ii x_i + sum_j W_ij m_j; whoever is absent leaves its weight to the listener.
 
-    A sparse W costs what its edges cost: a sum of gathered rows instead of a product.
+    A sparse W costs what its edges cost: a sum of rows taken from others instead of a product.
     """
     matrix = np.asarray(matrix, np.float32)
     if not np.allclose(matrix.sum(1), 1, atol=1e-5):
         raise ShoalError("each row of a gossip matrix must sum to 1")
     others = matrix * (1 - np.eye(len(matrix), dtype=np.float32))
-    product = linear(others)
+    product, whole_product = linear(others, transport), linear(others)
 
-    def operator(weight: Array) -> Callable[[Array, Array], Array]:
+    def operator(weight: Array, product: Callable[[Tree], Tree]) -> Operator:
         here = (weight > 0).astype(jnp.float32)[:, None]
-        heard = jnp.minimum(product(here), 1.0)
-        return lambda own, messages: (1 - heard) * own + product(jnp.where(here > 0, messages, 0.0))
+
+        def apply(own: Tree, messages: Tree) -> Tree:
+            audible = jax.tree.map(lambda x: jnp.where(here > 0, x, 0.0), messages)
+            heard, received = product((here, audible))
+            heard = jnp.minimum(heard, 1.0)
+            return jax.tree.map(lambda x, new: times(1 - heard, x) + new, own, received)
+
+        return apply
 
     def combine(key, own, messages, weight):
-        return operator(weight)(own, messages)
+        return operator(weight, product)(own, messages)
 
     def merge(key, statistics, weight):
-        apply = operator(weight)
-        return mix_statistics(lambda x: apply(x, x), statistics)
+        mixed = operator(weight, whole_product)
+        return mix_statistics(lambda rows: mixed(rows, rows), statistics)
 
-    return Rule(combine, merge, broadcast=False, copies=np.count_nonzero(others, axis=0))
+    copies = np.count_nonzero(others, axis=0)
+    return Rule(combine, transport.on_all(merge), broadcast=False, copies=copies)
 
 
-def from_partner() -> Rule:
+def from_partner(transport: Transport = HERE) -> Rule:
     """Halfway to a partner drawn anew each time; with an odd number, one stays alone."""
 
-    def operator(key: Array, weight: Array) -> Callable[[Array, Array], Array]:
+    def draw(key: Array, weight: Array) -> tuple[Array, Array]:
+        """Everyone's partner, and who has one."""
         num_learners = weight.shape[0]
         # Those present first, in random order; neighbours in that order are partners.
         order = jnp.argsort(jnp.where(weight > 0, jax.random.uniform(key, (num_learners,)), 2.0))
         place = jnp.argsort(order)
         beside = place ^ 1
         partner = order[jnp.minimum(beside, num_learners - 1)]
-        paired = (beside < num_learners) & (weight > 0) & (weight[partner] > 0)
-        return lambda own, messages: jnp.where(paired[:, None], (own + messages[partner]) / 2, own)
+        return partner, (beside < num_learners) & (weight > 0) & (weight[partner] > 0)
+
+    def halfway(paired: Array, own: Tree, heard: Tree) -> Tree:
+        return jax.tree.map(lambda x, new: jnp.where(paired[:, None], (x + new) / 2, x), own, heard)
 
     def combine(key, own, messages, weight):
-        return operator(key, weight)(own, messages)
+        partner, paired = transport.on_all(draw)(key, weight)
+        return halfway(paired, own, movement.take_drawn(messages, partner, len(weight), transport))
 
     def merge(key, statistics, weight):
-        apply = operator(key, weight)
-        return mix_statistics(lambda x: apply(x, x), statistics)
+        partner, paired = draw(key, weight)
+        return mix_statistics(lambda rows: halfway(paired, rows, trees.take(rows, partner)), statistics)
 
-    return Rule(combine, merge, broadcast=False, copies=1)
-
-
-def linear(matrix: np.ndarray) -> Callable[[Array], Array]:
-    """x -> M x for rows x (L, D), by gathering where M is sparse and by a product where it is not."""
-    degree = int(np.max(np.count_nonzero(matrix, axis=1), initial=0))
-    if 8 * degree > len(matrix):
-        return lambda x: jnp.matmul(matrix, x, precision="highest")
-    slots = np.argsort(matrix == 0, axis=1, kind="stable")[:, :degree]  # (L, degree)
-    weights = np.take_along_axis(matrix, slots, 1)
-
-    def product(x: Array) -> Array:
-        total = jnp.zeros_like(x)
-        for k in range(degree):
-            total = total + weights[:, k, None] * x[slots[:, k]]
-        return total
-
-    return product
+    return Rule(combine, transport.on_all(merge), broadcast=False, copies=1)
 
 
 def pooled(statistics: Running, weight: Array) -> Running:
@@ -294,24 +294,34 @@ def typical(statistics: Running, weight: Array) -> Running:
     return Running(count, middle(statistics.mean), middle(spread) * count)
 
 
-def mix_statistics(operator: Callable[[Array], Array], statistics: Running) -> Running:
+def mix_statistics(operator: Callable[[Tree], Tree], statistics: Running) -> Running:
     """Statistics of the mixed data: counts, sums and sums of squares mix linearly.
 
-    n' = W n,  mean' = W (n mean) / n',  M2' = W (M2 + n mean^2) - n' mean'^2, about a common centre.
+    n' = W n,  mean' = W (n mean) / n',  M2' = W (M2 + n mean^2) - n' mean'^2, about a common centre, which
+    takes all learners: statistics are small, so they are merged whole on every device.
     """
     rows = lambda x: x.reshape(x.shape[0], -1)
     count, mean, m2 = rows(statistics.count), rows(statistics.mean), rows(statistics.m2)
-    centre = jnp.sum(count * mean, 0) / jnp.maximum(jnp.sum(count), 1e-8)
+    centre = _middle(count, mean)
     offset = mean - centre[None]
-    total = operator(count)
-    moved = operator(count * offset) / jnp.maximum(total, 1e-8)
-    squares = operator(m2 + count * offset**2) - total * moved**2
+    sums = (count, times(count, offset), m2 + times(count, offset**2))
+    total, sum_, squares = operator(sums)
+    moved = sum_ / jnp.maximum(total, 1e-8)
+    squares = squares + times(-total, moved**2)
     shaped = lambda x, like: x.reshape(like.shape)
     return Running(
         shaped(total, statistics.count),
         shaped(centre[None] + moved, statistics.mean),
         shaped(jnp.maximum(squares, 0.0), statistics.m2),
     )
+
+
+def _middle(count: Array, mean: Array) -> Array:
+    """Halfway between the least and the largest mean: near all, and the same in whatever order they come."""
+    known = (count > 0) & jnp.isfinite(mean)
+    low = jnp.min(jnp.where(known, mean, jnp.inf), 0)
+    high = jnp.max(jnp.where(known, mean, -jnp.inf), 0)
+    return jnp.where(low <= high, (low + high) / 2, 0.0)
 
 
 def merge_statistics(rule: Rule, key: Array, cohort: LearnerState, weight: Array, present: Array) -> Tree:

@@ -11,7 +11,18 @@ from jax import Array
 
 from shoal import trees
 from shoal.exchange import topology
-from shoal.types import Advice, Exchange, ExchangeMemory, Learner, LearnerState, Rollout, ShoalError, Tree
+from shoal.exchange.movement import HERE, Transport, take_drawn, taker
+from shoal.types import (
+    Advice,
+    ByDevice,
+    Exchange,
+    ExchangeMemory,
+    Learner,
+    LearnerState,
+    Rollout,
+    ShoalError,
+    Tree,
+)
 
 Opinion: TypeAlias = Callable[[LearnerState, Tree], Tree]
 """`Learner.opinion`."""
@@ -22,26 +33,30 @@ class Snapshots(NamedTuple):
 
     params: Tree  # (M, ...)
     statistics: Tree  # (M, ...)
-    target: Array  # (M,) int32: who listens, counted from the first learner of the device
+    target: Array  # (M,) int32: who listens
     weight: Array  # (M,) how much; 0 until the two have met
 
 
-def neighbours(learner: Learner, matrix: np.ndarray, num_devices: int = 1, group: int = 4) -> Exchange:
+def neighbours(learner: Learner, matrix: np.ndarray, transport: Transport = HERE, group: int = 4) -> Exchange:
     """Learner i hears learner j's policy with weight W_ij: `update` finds it in `rollout.advice`.
 
     An edge is a policy copied when the two meet and evaluated once per rollout, so a sparse graph costs
     what its edges cost. W is any matrix (L, L); its diagonal is a learner's own policy as it was.
     """
-    laid_out = topology.by_device(matrix, num_devices)
-    return _neighbours(learner, laid_out, len(matrix), num_devices, group, lambda key: laid_out.sources)
+    laid_out = topology.by_device(matrix, transport.num_devices)
+    take = taker(laid_out.sources, len(matrix), transport)
+    draw = lambda key: jnp.asarray(laid_out.sources)
+    return _neighbours(
+        learner, laid_out, len(matrix), transport, group, draw, lambda rows, sources: take(rows)
+    )
 
 
 def neighbours_in_pairs(
-    learner: Learner, num_learners: int, num_devices: int = 1, group: int = 4
+    learner: Learner, num_learners: int, transport: Transport = HERE, group: int = 4
 ) -> Exchange:
     """Each learner hears one other, drawn anew each time they meet, with weight 1."""
     everyone = np.arange(num_learners, dtype=np.int32)
-    block = num_learners // num_devices
+    block = num_learners // transport.num_devices
     laid_out = topology.Edges(everyone % block, everyone, np.ones(num_learners, np.float32))
 
     def partners(key: Array) -> Array:
@@ -50,38 +65,49 @@ def neighbours_in_pairs(
         beside = jnp.where(beside < num_learners, beside, 0)  # of an odd number, the last hears the first
         return jnp.zeros_like(order).at[order].set(order[beside])
 
-    return _neighbours(learner, laid_out, num_learners, num_devices, group, partners)
+    take = partial(take_drawn, most=num_learners, transport=transport)
+    return _neighbours(learner, laid_out, num_learners, transport, group, partners, take)
 
 
 def _neighbours(
     learner: Learner,
     laid_out: topology.Edges,
     num_learners: int,
-    num_devices: int,
+    transport: Transport,
     group: int,
     draw_sources: Callable[[Array], Array],
+    take: Callable[[Tree, Array], Tree],
 ) -> Exchange:
     opinion = learner.opinion
     if opinion is None:
         raise ShoalError("this learner gives no opinions, so its neighbours' policies cannot be a penalty")
     local, weights = laid_out.targets, laid_out.weights
-    width = len(local) // num_devices
-    listener = np.repeat(np.arange(num_devices), width) * (num_learners // num_devices) + local  # (M,)
+    num = transport.num_devices
+    first = np.repeat(np.arange(num) * (num_learners // num), len(local) // num)
+    listener = np.asarray(first + local, np.int32)  # (M,)
+    slots = tuple(np.flatnonzero(weights).tolist())
 
     def init(cohort: LearnerState):
-        params, statistics = trees.take((cohort.params, cohort.statistics), listener)
-        snapshots = Snapshots(params, statistics, jnp.asarray(local), jnp.zeros(len(local)))
-        return ExchangeMemory((snapshots, jnp.zeros(num_learners, jnp.float32))), cohort
+        own = taker(listener, num_learners, transport)
+        params, statistics = own((cohort.params, cohort.statistics))
+        snapshots = Snapshots(params, statistics, jnp.asarray(listener), jnp.zeros(len(local)))
+        sent = jnp.zeros(num_learners, jnp.float32)
+        return ExchangeMemory((ByDevice(snapshots, slots), sent)), cohort
+
+    def meet(key: Array, present: Array) -> tuple[Array, Array, Array]:
+        """Who is heard on each edge and whether the two meet, (M,) each; how often each is heard, (L,)."""
+        sources = draw_sources(key)
+        met = present[sources] & present[listener] & (weights > 0)
+        return sources, met, jnp.zeros(num_learners).at[sources].add(met & (sources != listener))
 
     def apply(key, memory, cohort, standing):
-        snapshots, sent = memory.rows
-        sources = draw_sources(key)
-        met = standing.present[sources] & standing.present[listener] & (weights > 0)
-        params, statistics = trees.take((cohort.params, cohort.statistics), sources)
-        fresh = Snapshots(params, statistics, snapshots.target, weights)
+        before, sent = memory.rows
+        sources, met, times = transport.on_all(meet)(key, standing.present)
+        params, statistics = take((cohort.params, cohort.statistics), sources)
+        fresh = Snapshots(params, statistics, before.rows.target, jnp.asarray(weights))
         size = 4 * (trees.size(cohort.params) + trees.size(cohort.statistics)) // num_learners
-        sent = sent.at[sources].add(size * (met & (sources != listener)))
-        snapshots = trees.where_rows(met, fresh, snapshots)
+        sent = sent + size * times
+        snapshots = ByDevice(trees.where_rows(met, fresh, before.rows), slots)
         return ExchangeMemory((snapshots, sent)), cohort, {"exchange/bytes": sent}
 
     return Exchange(init, apply, partial(advise, opinion, group))
@@ -89,8 +115,9 @@ def _neighbours(
 
 def advise(opinion: Opinion, group: int, memory: ExchangeMemory, rollout: Rollout) -> Rollout:
     """sum_j w_ij opinion_j(obs_i) for every learner of a device; rollout (T, L, E, ...)."""
-    snapshots, _ = memory.rows
+    snapshots = memory.rows[0].rows
     num_learners = rollout.reward.shape[1]
+    snapshots = snapshots._replace(target=snapshots.target % num_learners)  # counted on this device
     obs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), rollout.obs)  # (L, T, E, ...)
 
     def edge(params, statistics, target, weight):

@@ -10,7 +10,8 @@ from jax import Array
 from shoal import trees
 from shoal.exchange import exploration
 from shoal.exchange.exploration import Prior
-from shoal.exchange.selection import Rule, subpopulations, take_over
+from shoal.exchange.movement import HERE, Transport
+from shoal.exchange.selection import Rule, num_donors, subpopulations, take_over
 from shoal.types import Exchange, ExchangeMemory, LearnerState, ShoalError, Tree
 
 
@@ -23,6 +24,7 @@ def population(
     resample: float = 0.25,
     groups: int = 1,
     migrate_every: int = 1,
+    transport: Transport = HERE,
 ) -> Exchange:
     """Population-based training (Jaderberg et al. 2017) by raw returns.
 
@@ -50,9 +52,12 @@ def population(
         key_select, key_explore = jax.random.split(key)
         enough = standing.episodes - replaced_at >= min_episodes
         eligible = standing.present & enough & (meetings > warm_up)
-        parent, mutate, hypers_parent = select(key_select, standing.returns, eligible, meetings)
-        cohort = take_over(cohort, parent, hypers_parent)
-        hypers = exploration.explore(priors, key_explore, cohort.hypers, mutate, resample)
+        arguments = (key_select, standing.returns, eligible, meetings)
+        parent, mutate, hypers_parent = transport.on_all(select)(*arguments)
+        donors = num_donors(groups, rule, parent.shape[0])
+        cohort = take_over(cohort, parent, hypers_parent, donors, transport)
+        explore = lambda key, hypers, mutate: exploration.explore(priors, key, hypers, mutate, resample)
+        hypers = transport.on_all(explore)(key_explore, cohort.hypers, mutate)
         replaced = parent != jnp.arange(parent.shape[0])
         memory = ExchangeMemory(jnp.where(replaced, standing.episodes, replaced_at), meetings)
         metrics = {"population/parent": parent.astype(jnp.float32), "population/score": standing.returns}

@@ -1,14 +1,16 @@
 """Selection: who is copied by whom, and who is changed."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.types import LearnerState, ShoalError, Tree
+from shoal.exchange.movement import HERE, Transport, take_drawn
+from shoal.types import LearnerState, ShoalError
 
 
 class Selected(NamedTuple):
@@ -26,13 +28,21 @@ class Migrated(NamedTuple):
     hypers_parent: Array  # int32: whose hyperparameters it gets; the parent's but for some migrants
 
 
-Rule: TypeAlias = Callable[[Array, Array, Array], Selected]
-"""(key, score (L,), eligible (L,) bool) -> Selected.
+@dataclass(frozen=True)
+class Rule:
+    """(key, score (L,), eligible (L,) bool) -> Selected.
 
-The higher score is the better; of equals, the lower index. Who is not eligible, or whose score is not a
-finite number, is neither copied nor replaced nor changed. The champion, the best of the eligible, is
-neither replaced nor changed. So with fewer than two eligible nothing happens.
-"""
+    The higher score is the better; of equals, the lower index. Who is not eligible, or whose score is not a
+    finite number, is neither copied nor replaced nor changed. The champion, the best of the eligible, is
+    neither replaced nor changed. So with fewer than two eligible nothing happens.
+    """
+
+    select: Callable[[Array, Array, Array], Selected]
+    donors: Callable[[int], int]
+    """Of so many learners, how many are copied by others at most."""
+
+    def __call__(self, key: Array, score: Array, eligible: Array) -> Selected:
+        return self.select(key, score, eligible)
 
 
 def truncation(fraction: float = 0.25, middle: bool = False) -> Rule:
@@ -51,14 +61,17 @@ def truncation(fraction: float = 0.25, middle: bool = False) -> Rule:
     if not 0 < fraction <= 1:
         raise ShoalError(f"fraction must be above 0 and at most 1, not {fraction}")
 
+    def replaced(num: np.ndarray) -> np.ndarray:
+        """k for every n, counted in double precision, and a little more: 0.29 * 100 is 28.999999999999996."""
+        wanted = np.clip(np.floor(fraction * num + 1e-9), 1, None).astype(np.int32)
+        return np.minimum(wanted, num // 2)
+
     def select(key: Array, score: Array, eligible: Array) -> Selected:
         eligible = eligible & jnp.isfinite(score)
         order, rank = _order(score, eligible)
         num = jnp.sum(eligible)
         counts = np.arange(len(score) + 1)
-        # Counted in double precision, and a little more: 0.29 * 100 is 28.999999999999996.
-        wanted = np.clip(np.floor(fraction * counts + 1e-9), 1, None).astype(np.int32)
-        k = jnp.asarray(np.minimum(wanted, counts // 2))[num]
+        k = jnp.asarray(replaced(counts))[num]
         draw = jax.random.uniform(key, score.shape)
         shuffled = jnp.argsort(jnp.where(counts[:-1] < k, draw, 2.0))  # a permutation of the first k
         worst = eligible & (rank >= num - k)
@@ -66,7 +79,7 @@ def truncation(fraction: float = 0.25, middle: bool = False) -> Rule:
         mutate = eligible & (rank >= jnp.maximum(k, 1)) if middle else worst
         return Selected(parent.astype(jnp.int32), mutate)
 
-    return select
+    return Rule(select, donors=lambda num_learners: int(replaced(np.array(num_learners))))
 
 
 def winner() -> Rule:
@@ -84,7 +97,7 @@ def winner() -> Rule:
         parent = jnp.where(eligible, champion, index)
         return Selected(parent.astype(jnp.int32), eligible & (index != champion))
 
-    return select
+    return Rule(select, donors=lambda num_learners: 1)
 
 
 def tournament(size: int = 2) -> Rule:
@@ -105,7 +118,7 @@ def tournament(size: int = 2) -> Rule:
         parent = jnp.where(beaten, best, jnp.arange(len(score)))
         return Selected(parent.astype(jnp.int32), beaten)
 
-    return select
+    return Rule(select, donors=lambda num_learners: num_learners)
 
 
 def subpopulations(
@@ -172,6 +185,18 @@ def subpopulations(
     return select
 
 
+def num_donors(groups: int, rule: Rule, num_learners: int) -> int:
+    """How many learners are copied by others at most, by `subpopulations` of a rule.
+
+    Migrants are copies of the best of all or, in its own group, of the best of all others.
+
+    >>> num_donors(1, truncation(0.25), 64), num_donors(4, truncation(0.25), 64)
+    (16, 18)
+    """
+    migrants = 0 if groups == 1 else 2
+    return min(num_learners, groups * rule.donors(num_learners // groups) + migrants)
+
+
 RULES: dict[str, Callable[[], Rule]] = {
     "truncation": truncation,
     "winner": winner,
@@ -180,32 +205,24 @@ RULES: dict[str, Callable[[], Rule]] = {
 """By their names on the command line, each made with its default settings."""
 
 
-def take_over(cohort: LearnerState, parent: Array, hypers_parent: Array | None = None) -> LearnerState:
+def take_over(
+    cohort: LearnerState,
+    parent: Array,
+    hypers_parent: Array | None = None,
+    most: int | None = None,
+    transport: Transport = HERE,
+) -> LearnerState:
     """x_i <- x_parent(i): parameters, statistics, optimiser, hyperparameters, anchor; memory stays.
 
-    Hyperparameters come from `hypers_parent` where that is given. Who keeps itself is the same to the bit.
+    Hyperparameters come from `hypers_parent` where that is given. Who keeps itself is the same to the bit. At
+    most `most` learners are copied by others.
     """
+    num_learners = parent.shape[0]
     hypers_parent = parent if hypers_parent is None else hypers_parent
-    return LearnerState(
-        params=_taken(cohort.params, parent),
-        statistics=_taken(cohort.statistics, parent),
-        opt_state=_taken(cohort.opt_state, parent),
-        hypers=_taken(cohort.hypers, hypers_parent),
-        memory=cohort.memory,
-        anchor=_taken(cohort.anchor, parent),
-    )
-
-
-def _taken(rows: Tree, parent: Array) -> Tree:
-    """rows[parent], as bits: what is gathered from other devices is summed with zeros, and -0 + 0 is 0."""
-
-    def take(leaf: Array) -> Array:
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            return leaf[parent]
-        bits = jax.lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}")
-        return jax.lax.bitcast_convert_type(bits[parent], leaf.dtype)
-
-    return jax.tree.map(take, rows)
+    models = cohort._replace(hypers=(), memory=())
+    models = take_drawn(models, parent, num_learners if most is None else most, transport)
+    hypers = take_drawn(cohort.hypers, hypers_parent, num_learners, transport)
+    return models._replace(hypers=hypers, memory=cohort.memory)
 
 
 def _order(score: Array, eligible: Array) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 
+from shoal import trees
 from shoal.mesh import from_places, to_places
 from shoal.processes import decided, fetch, put, rank, share
 from shoal.program import Trainer, TrainState
@@ -55,6 +56,7 @@ def saved_parts(trainer: Trainer, state: TrainState) -> dict[str, Tree]:
 
 def in_order(trainer: Trainer, parts: dict[str, Tree]) -> dict[str, Tree]:
     """The parts with what lies device by device brought into the order of learners and environments."""
+    parts = parts | {"exchange": trees.pack(parts["exchange"])}
     if "world" not in parts:
         return parts
     by_learner = partial(from_places, mesh=trainer.mesh, num_learners=trainer.config.learners)
@@ -81,7 +83,7 @@ def put_back(trainer: Trainer, fresh: TrainState, parts: dict[str, Tree]) -> Tra
     return TrainState(
         cohort=cohort,
         worlds=worlds,
-        exchange=put(parts["exchange"], fresh.exchange),
+        exchange=put(trees.unpack(parts["exchange"], fetch(fresh.exchange)), fresh.exchange),
         keys=put(parts["keys"], fresh.keys),
         key=put(parts["key"], fresh.key),
         iteration=put(parts["iteration"], fresh.iteration),

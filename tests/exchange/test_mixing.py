@@ -8,7 +8,8 @@ import pytest
 
 from shoal.exchange import channels, mixing, robust, topology
 from shoal.exchange.make import ExchangeConfig, channel_for, server_for
-from shoal.exchange.mixing import Channel, average, from_server, gossip, gossip_in_pairs, linear, mix, weigh
+from shoal.exchange.mixing import Channel, average, from_server, gossip, gossip_in_pairs, mix, weigh
+from shoal.exchange.products import linear
 from shoal.ops.statistics import Running, merge, summarise, variance
 from shoal.types import LearnerState, ShoalError, Standing
 
@@ -140,18 +141,27 @@ def test_what_an_absent_learner_holds_reaches_nobody(absent):
 # Neighbours
 
 
-@pytest.mark.parametrize(("num_learners", "degree"), [(5, 2), (5, 4), (24, 3), (33, 4), (8, 1), (3, 0)])
+@pytest.mark.parametrize(("num_learners", "degree"), [(5, 2), (5, 4), (24, 3), (16, 9), (8, 1), (3, 0)])
 def test_gossip_is_a_product_with_the_matrix(num_learners, degree):
-    """Dense and sparse: (24, 3), (33, 4) and (8, 1) are the sparse ones."""
+    """With any number of neighbours; (16, 9) is dense."""
     matrix, x = random_matrix(num_learners, degree), random_rows(num_learners, 7)
     np.testing.assert_allclose(meet(gossip(matrix), x), matrix @ np.asarray(x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("num_learners", "gathers"), [(15, False), (16, True), (64, True)])
-def test_a_sparse_matrix_gathers_and_a_dense_one_multiplies(num_learners, gathers):
-    """A ring has two neighbours: 8 x 2 is more than 15."""
-    matrix = np.asarray(topology.neighbour_weights(topology.ring(num_learners)), np.float32)
-    x = random_rows(num_learners, 3)
+@pytest.mark.parametrize(
+    ("graph", "gathers"),
+    [
+        (topology.ring(3), True),
+        (topology.complete(9), True),
+        (topology.complete(10), False),
+        (topology.random_regular(72, 9, seed=0), True),
+        (topology.random_regular(70, 9, seed=0), False),
+    ],
+)
+def test_a_sparse_matrix_gathers_and_a_dense_one_multiplies(graph, gathers):
+    """Up to 8 neighbours, or an eighth of the learners."""
+    matrix = np.asarray(topology.neighbour_weights(graph), np.float32)
+    x = random_rows(len(matrix), 200)
     program = str(jax.make_jaxpr(linear(matrix))(x))
     assert ("dot_general" not in program) == gathers
     np.testing.assert_allclose(linear(matrix)(x), matrix @ np.asarray(x), rtol=1e-5, atol=1e-6)

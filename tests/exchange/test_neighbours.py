@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from shoal import mesh, trees
 from shoal.exchange import topology
 from shoal.exchange.make import ExchangeConfig, make_exchange, penalty_weights
+from shoal.exchange.movement import HERE, Transport
 from shoal.exchange.neighbours import anchor, neighbours, neighbours_in_pairs
 from shoal.exchange.schedule import every, participate
 from shoal.learners.ppo import PPOConfig, ppo
@@ -171,9 +172,9 @@ def test_who_was_never_there_is_never_heard():
 def test_two_devices_say_what_one_says(matrix):
     num, matrix = len(matrix), np.float32(matrix)
     cohort, rollout = cohort_of(num), rollout_of(num)
-    one, two = (neighbours(TOY, matrix, num_devices=n) for n in (1, 2))
-    (alone,) = one.advise(met(one, cohort), rollout).advice
     devices = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
+    one, two = neighbours(TOY, matrix), neighbours(TOY, matrix, Transport(devices))
+    (alone,) = one.advise(met(one, cohort), rollout).advice
     turned = lambda axis: lambda tree: jax.tree.map(lambda x: jnp.moveaxis(x, *axis), tree)
 
     def advise(memory, obs):  # a device has its own learners, counted from 0; L goes first to be divided
@@ -189,11 +190,12 @@ def test_two_devices_say_what_one_says(matrix):
 def test_a_star_of_sixteen_keeps_thirty_policies():
     """One for each edge: the hub hears fifteen, fifteen hear the hub."""
     cohort = cohort_of(16)
-    for devices, rows in ((1, 30), (2, 2 * (15 + 7))):  # the hub's device has the longer share
-        memory, _ = neighbours(TOY, topology.star(16), devices).init(cohort)
+    two = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data")))
+    for transport, rows in ((HERE, 30), (two, 2 * (15 + 7))):  # the hub's device has the longer share
+        memory, _ = neighbours(TOY, topology.star(16), transport).init(cohort)
         snapshots, _ = memory.rows
         assert {leaf.shape[0] for leaf in jax.tree.leaves(snapshots)} == {rows}
-    assert neighbours_in_pairs(TOY, 16).init(cohort)[0].rows[0].target.shape == (16,)
+    assert neighbours_in_pairs(TOY, 16).init(cohort)[0].rows[0].rows.target.shape == (16,)
 
 
 def test_bytes_are_counted_where_a_policy_leaves():
@@ -215,7 +217,7 @@ def test_pairs_are_drawn_anew(num):
     seen = set()
     for seed in range(8):
         memory, _, _ = exchange.apply(jax.random.key(seed), memory, cohort, everyone(num))
-        rows = np.asarray(memory.rows[0].params["w"])
+        rows = np.asarray(memory.rows[0].rows.params["w"])
         partner = [int(np.flatnonzero((np.asarray(cohort.params["w"]) == row).all(1))[0]) for row in rows]
         assert all(i != j for i, j in enumerate(partner))
         if num % 2 == 0:
