@@ -4,6 +4,7 @@
     python bench/scaling.py parts       # shoal train --profile: serial, data-parallel, cohort
     python bench/scaling.py messages    # what a sum over two processes costs, by its size
     python bench/scaling.py model       # time per iteration on 8, 64 and 1,024 devices, from stated costs
+    python bench/scaling.py curves      # what 16 seeds have learned after 50,000 steps, on one device and two
     python bench/scaling.py kills       # 20 times a rank is killed at a random moment, and the run goes on
 
 The tables are those of docs/scaling.md.
@@ -76,6 +77,32 @@ def parts(repeats: int) -> None:
             runs = [run(workload, way, "--profile")["seconds_per_iteration"] for _ in range(repeats)]
             cells = (f"{1e3 * statistics.median(r[part] for r in runs):.2f} ms" for part in runs[0])
             print(f"| {workload} | {way} | " + " | ".join(cells) + " |", flush=True)
+
+
+def curves() -> None:
+    """Mean returns of the last 100 episodes after about 50,000 steps: one device for a learner, and two."""
+    print("| | one device a learner | two devices a learner |\n|---|---|---|")
+    for env in ("CartPole-v1", "Acrobot-v1"):
+        cells = []
+        for mesh in ("1x1", "1x2"):
+            with tempfile.TemporaryDirectory() as folder:
+                command = [
+                    *SHOAL,
+                    env,
+                    "--learners",
+                    "16",
+                    "--steps",
+                    "50000",
+                    "--mesh",
+                    mesh,
+                    "--out",
+                    folder,
+                ]
+                subprocess.run(command, check=True, capture_output=True)
+                returns = json.loads((Path(folder) / "summary.json").read_text())["return_mean"]
+            spread = statistics.stdev(returns) / len(returns) ** 0.5
+            cells.append(f"{statistics.mean(returns):.1f} +- {spread:.1f}")
+        print(f"| {env} | " + " | ".join(cells) + " |", flush=True)
 
 
 def messages(repeats: int) -> None:
@@ -217,7 +244,7 @@ def pid_of(parent: int, rank: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["speed", "parts", "messages", "model", "kills", "rank"])
+    parser.add_argument("what", choices=["speed", "parts", "curves", "messages", "model", "kills", "rank"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rank", type=int)
     parser.add_argument("--coordinator")
@@ -227,6 +254,8 @@ def main() -> None:
             speed(options.repeats)
         case "parts":
             parts(options.repeats)
+        case "curves":
+            curves()
         case "messages":
             messages(options.repeats)
         case "model":

@@ -1,5 +1,6 @@
 """Devices: how learners and environments are divided, and that the numbers do not depend on it."""
 
+from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.exchange.make import ExchangeConfig
 from shoal.learners import minibatches
 from shoal.learners.minibatches import Strata, stratify
 from shoal.learners.ppo import PPOConfig
@@ -183,8 +185,11 @@ def test_a_mesh_is_chosen_from_the_devices_there_are(learners, envs, platform, c
     assert choose_shape(learners, envs, [Device(platform)] * count) == shape
 
 
-def finish(folder, mesh, until=None):
-    opened = open_session(CONFIG, folder, mesh=mesh)
+STAR = ExchangeConfig("neighbours", topology="star", local_updates=2)  # more edges on one device than another
+
+
+def finish(config, folder, mesh, until=None):
+    opened = open_session(config, folder, mesh=mesh)
     reports, report = watch(opened), None
     for report in reports:
         if until and report.step >= until:
@@ -193,12 +198,15 @@ def finish(folder, mesh, until=None):
     return opened.resumed_step, report.state
 
 
-@pytest.mark.parametrize("meshes", [("1x2", "2x1"), ("2x1", "1x1"), ("1x1", "1x2")])
-def test_a_run_goes_on_on_other_devices(tmp_path, meshes):
-    assert finish(tmp_path, meshes[0], until=64 * 3)[0] is None
-    resumed, found = finish(tmp_path, meshes[1])
+@pytest.mark.parametrize(
+    ("exchanges", "meshes"), [((), ("1x2", "2x1")), ((), ("1x1", "1x2")), ((STAR,), ("2x1", "1x1"))]
+)
+def test_a_run_goes_on_on_other_devices(tmp_path, exchanges, meshes):
+    config = replace(CONFIG, exchanges=exchanges, learners=4 if exchanges else 2)
+    assert finish(config, tmp_path, meshes[0], until=64 * 3)[0] is None
+    resumed, found = finish(config, tmp_path, meshes[1])
     assert resumed == 64 * 3
-    straight = make_trainer(CONFIG, mesh="1x1")
+    straight = make_trainer(config, mesh="1x1")
     expected, _ = straight.advance(straight.begin(), np.int32(6))
     assert_close(found.cohort.params, expected.cohort.params, atol=1e-4)
     assert_close(found.worlds.episodes.returns, expected.worlds.episodes.returns)
