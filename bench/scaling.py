@@ -29,7 +29,7 @@ WORKLOADS = {
     ),
     "CartPole-v1, 64 learners x 4": (
         *("CartPole-v1", "--no-preset", "--learners", "64", "--steps", "60000"),
-        *("--exchange", "gossip", "--local-updates", "8"),
+        *("--exchange", "gossip", "--local-updates", "8", "--reports", "5"),
     ),
     "CartPole-v1, 1 learner x 256": ("CartPole-v1", "--no-preset", "--num-envs", "256", "--steps", "3000000"),
     "CartPole-v1, 1 learner x 8": ("CartPole-v1", "--steps", "60000"),

@@ -159,6 +159,8 @@ def make_trainer(
     update_rows = on_mesh(local_update, (WHOLE, ROWS, cohort_spec, rollout_spec), (cohort_spec, ROWS))
     iterate_rows = on_mesh(local_iterate, seen_by_all, (cohort_spec, worlds_spec, ROWS))
 
+    placed = shardings(devices, state_spec)
+
     def begin() -> TrainState:
         key_cohort, key_members = jax.random.split(jax.random.key(config.seed))
         members = config.first_member + jnp.arange(config.learners)
@@ -199,7 +201,9 @@ def make_trainer(
             state, before = carry
             state, pulse = iteration(state)
             total = before.valid_steps + pulse.valid_steps
-            return state, Pulse(pulse.metrics, total, before.bad_rewards | pulse.bad_rewards)
+            pulse = Pulse(pulse.metrics, total, before.bad_rewards | pulse.bad_rewards)
+            # Shown to all processes when it leaves the loop, not at every turn.
+            return jax.lax.with_sharding_constraint((state, pulse), (placed, NamedSharding(devices, ROWS)))
 
         _, shapes = jax.eval_shape(iteration, state)
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -208,7 +212,6 @@ def make_trainer(
     def advance_in_place(memory: Tree, state: TrainState, count: Array) -> tuple[TrainState, Pulse]:
         return advance(state._replace(cohort=state.cohort._replace(memory=memory)), count)
 
-    placed = shardings(devices, state_spec)
     shown = NamedSharding(devices, WHOLE if num_processes() > 1 else ROWS)
     alter = jax.jit if learner.grouped else partial(jax.jit, donate_argnums=0)
     return Trainer(
