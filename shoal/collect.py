@@ -71,16 +71,17 @@ def collect(
     chance = env.draw(row_keys, worlds.state, num_steps)  # (T, N, ...)
 
     def advance(carry, randomness):
-        memory, state, obs = carry
+        memory, state, obs, begins = carry
         noise, chance = randomness
-        action, memory = jax.vmap(learner.act)(cohort._replace(memory=memory), obs, noise)
+        action, memory = jax.vmap(learner.act)(cohort._replace(memory=memory), obs, noise, begins)
         state, rows = env.step(state, trees.merge_axes(action), chance)
         step = trees.split_axis(rows, num_learners)
         seen = Rollout(obs, action, step.reward, step.terminated, step.truncated, step.valid, ())
-        return (memory, state, step.obs), (seen, step.info)
+        return (memory, state, step.obs, ~step.valid), (seen, step.info)
 
-    start = (cohort.memory, worlds.state, worlds.step.obs)
-    (memory, state, obs), (rollout, info) = jax.lax.scan(advance, start, (noise, chance))
+    begins = ~worlds.step.valid
+    start = (cohort.memory, worlds.state, worlds.step.obs, begins)
+    (memory, state, obs, _), (rollout, info) = jax.lax.scan(advance, start, (noise, chance))
     # Scores are counted afterwards: in the loop above each operation costs time, whatever its size.
     episodes = worlds.episodes
     running = (episodes.running_return, episodes.running_length)
@@ -88,9 +89,10 @@ def collect(
     finished = jax.tree.map(lambda x: all_shares(x, 2, shards), finished)
     ring = (episodes.returns, episodes.lengths, episodes.finished)
     ring = jax.vmap(remember, in_axes=(0, 1))(ring, finished)
-    last = worlds.step._replace(obs=obs)
+    last = worlds.step._replace(obs=obs, valid=rollout.valid[-1])
     worlds = Worlds(state, last, Episodes(*running, *ring))
-    return worlds, cohort._replace(memory=memory), rollout._replace(last_obs=obs)
+    begins = jnp.concatenate([begins[None], ~rollout.valid[:-1]])
+    return worlds, cohort._replace(memory=memory), rollout._replace(last_obs=obs, begins=begins)
 
 
 def outcome(seen: Rollout | TimeStep, info: dict[str, Array]) -> tuple[Array, Array, Array]:

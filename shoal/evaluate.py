@@ -225,17 +225,17 @@ def _moments(
     noise = trees.take(greedy(learner).draw(key_play, (1, 1)), 0)
 
     @jax.jit
-    def advance(t, memory, state, obs):
+    def advance(t, memory, state, obs, begins):
         key = jax.random.fold_in(key_play, t)
         chance = trees.take(env.draw(jax.random.split(key, 1), state, 1), 0)
-        action, memory = learner.act(one._replace(memory=memory), obs, noise)
+        action, memory = learner.act(one._replace(memory=memory), obs, noise, begins)
         state, step = env.step(state, action, chance)
         reward, _, over = outcome(step, step.info)
-        return memory, state, step.obs, action, (reward[0], over[0])
+        return memory, state, step.obs, ~step.valid, action, (reward[0], over[0])
 
-    memory, obs = one.memory, step.obs
+    memory, obs, begins = one.memory, step.obs, ~step.valid
     for t in range(max_steps):
-        memory, state, obs, action, ending = advance(t, memory, state, obs)
+        memory, state, obs, begins, action, ending = advance(t, memory, state, obs, begins)
         reward, over = jax.device_get(ending)
         raise_crash()
         yield _Moment(state, obs, action, float(reward))
@@ -259,13 +259,15 @@ def _evaluations(
     keys = jax.random.split(jax.random.key(seed), (num_learners, episodes))
     reset = jax.jit(on_each_device(mesh, partial(_begin, env), ROWS, ROWS))
     local_play = partial(_play, env, greedy(learner))
-    play = jax.jit(on_each_device(mesh, local_play, (WHOLE, ROWS, ROWS, ROWS), ROWS))
+    play = jax.jit(on_each_device(mesh, local_play, (WHOLE, ROWS, ROWS, ROWS, ROWS), ROWS))
     cohort = jax.vmap(lambda state: learner.visit(state, episodes))(cohort)
     cohort = jax.device_put(cohort, NamedSharding(mesh, ROWS))  # it may come from more devices, or from none
 
     def finish(worlds: Worlds, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+        memory, models = cohort.memory, cohort._replace(memory=())
         for chunk in range(PATIENCE // CHUNK):
-            worlds, tally = play(jax.random.fold_in(jax.random.key(seed), chunk), cohort, worlds, tally)
+            key = jax.random.fold_in(jax.random.key(seed), chunk)
+            memory, worlds, tally = play(key, models, memory, worlds, tally)
             done = np.all(tally.done)
             raise_crash()
             if done:
@@ -301,8 +303,14 @@ def _begin(env: Env, keys: Array, params: Tree | None) -> tuple[Worlds, Tally]:
 
 
 def _play(
-    env: Env, learner: Learner, key: Array, cohort: LearnerState, worlds: Worlds, tally: Tally
-) -> tuple[Worlds, Tally]:
+    env: Env,
+    learner: Learner,
+    key: Array,
+    models: LearnerState,
+    memory: Tree,
+    worlds: Worlds,
+    tally: Tally,
+) -> tuple[Tree, Worlds, Tally]:
     num_learners, num_envs = tally.done.shape
     key = jax.random.fold_in(key, jax.lax.axis_index("learners"))
     chance = env.draw(jax.random.split(key, num_learners * num_envs), worlds.state, CHUNK)
@@ -311,9 +319,9 @@ def _play(
     )
 
     def advance(carry, randomness):
-        memory, state, obs, running, tally = carry
+        memory, state, obs, begins, running, tally = carry
         noise, chance = randomness
-        action, memory = jax.vmap(learner.act)(cohort._replace(memory=memory), obs, noise)
+        action, memory = jax.vmap(learner.act)(models._replace(memory=memory), obs, noise, begins)
         state, rows = env.step(state, trees.merge_axes(action), chance)
         step = trees.split_axis(rows, num_learners)
         running, (over, total, length) = score(running, outcome(step, step.info))
@@ -323,11 +331,11 @@ def _play(
             jnp.where(first, total, tally.returns),
             jnp.where(first, length, tally.lengths),
         )
-        return (memory, state, step.obs, running, tally), None
+        return (memory, state, step.obs, ~step.valid, running, tally), None
 
     episodes = worlds.episodes
     running = (episodes.running_return, episodes.running_length)
-    start = (cohort.memory, worlds.state, worlds.step.obs, running, tally)
-    (_, state, obs, running, tally), _ = jax.lax.scan(advance, start, (noise, chance))
+    start = (memory, worlds.state, worlds.step.obs, ~worlds.step.valid, running, tally)
+    (memory, state, obs, begins, running, tally), _ = jax.lax.scan(advance, start, (noise, chance))
     episodes = episodes._replace(running_return=running[0], running_length=running[1])
-    return Worlds(state, worlds.step._replace(obs=obs), episodes), tally
+    return memory, Worlds(state, worlds.step._replace(obs=obs, valid=~begins), episodes), tally

@@ -140,7 +140,7 @@ def make_trainer(
     )
     worlds_spec = Worlds(PLACES, ENVS, Episodes(ENVS, ENVS, ROWS, ROWS, ROWS))
     memory_spec = ExchangeMemory(ROWS, WHOLE)
-    rollout_spec = Rollout(*[STEPS] * 6, last_obs=ENVS, advice=STEPS)
+    rollout_spec = Rollout(*[STEPS] * 6, last_obs=ENVS, advice=STEPS, begins=STEPS)
     state_spec = TrainState(cohort_spec, worlds_spec, memory_spec, keys=ROWS, key=WHOLE, iteration=WHOLE)
     on_mesh = partial(on_each_device, devices)
 
@@ -352,7 +352,7 @@ def update_learners(
 ) -> tuple[LearnerState, Pulse]:
     """One update of every learner on one device, `group` of them at a time."""
     _, key_update = keys_of(keys, iteration)
-    learner_axis = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, advice=1)
+    learner_axis = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, advice=1, begins=1)
     update = trees.in_groups(group, learner.update, in_axes=(0, 0, learner_axis))
     cohort, metrics = update(key_update, cohort, rollout)
     bad_rewards = jnp.sum(~jnp.isfinite(rollout.reward), (0, 2), dtype=jnp.int32)

@@ -79,7 +79,8 @@ class TimeStep(NamedTuple):
 
     The step after an episode's end is the reset: its action is ignored, its reward is 0, its
     observation is the new episode's first, and `valid` is False. So the observation that comes with
-    `terminated` or `truncated` is the true final one.
+    `terminated` or `truncated` is the true final one, and one that comes without `valid`, as the very first
+    does, begins an episode.
     """
 
     obs: Tree  # (N, ...)
@@ -152,6 +153,7 @@ class Rollout(NamedTuple):
     valid: Array  # (T, E)
     last_obs: Tree  # (E, ...)
     advice: tuple["Advice", ...] = ()  # what others think of `obs`, where an exchange asked them
+    begins: Array | tuple[()] = ()  # (T, E) whether `obs` is an episode's first; `collect` says so
 
 
 class Advice(NamedTuple):
@@ -187,7 +189,8 @@ class Learner(NamedTuple):
 
     init(key) -> LearnerState
     draw(key, shape) -> noise                      (T, E, ...), the randomness of a rollout's actions
-    act(state, obs, noise) -> (action, memory)     obs (E, ...), noise of one step
+    act(state, obs, noise, begins)                 one step: obs (E, ...), begins (E,) bool where obs is an
+        -> (action, memory)                        episode's first
     update(key, state, rollout) -> (state, metrics)
     opinion(state, obs) -> Tree                    what its policy says of obs (...), in terms that add up
     distance(state, other, obs) -> (...)           how far two policies are apart where they see obs
@@ -203,7 +206,7 @@ class Learner(NamedTuple):
 
     init: Callable[[Array], LearnerState]
     draw: Callable[[Array, tuple[int, int]], Tree]
-    act: Callable[[LearnerState, Tree, Tree], tuple[Tree, Tree]]
+    act: Callable[[LearnerState, Tree, Tree, Array], tuple[Tree, Tree]]
     update: Callable[[Array, LearnerState, Rollout], tuple[LearnerState, dict[str, Array]]]
     opinion: Callable[[LearnerState, Tree], Tree] | None = None
     distance: Callable[[LearnerState, LearnerState, Tree], Array] | None = None

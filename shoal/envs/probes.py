@@ -79,6 +79,38 @@ def delayed_reward() -> JaxEnv:
     return JaxEnv(EnvSpec("delayed_reward", "jax", Box((2,)), Discrete(2)), reset, step, observe)
 
 
+class Recalled(NamedTuple):
+    """The state of `recall`."""
+
+    coin: Array  # () float32, -1 or +1
+    left: Array  # () int32: steps to come after this one
+    steps: Array  # () int32
+
+
+def recall(longest: int = 16, shortest: int = 2) -> JaxEnv:
+    """obs = [coin, 0], then [0, 0] and at last [0, 1]: that step pays 1 if action = (coin > 0), else 0.
+
+    Episodes have `shortest` to `longest` steps, evenly. Without memory no policy earns more than 1/2 on
+    average. Short ones teach what is to be remembered. Where rollouts are shorter than the others, these test
+    that it goes on from one rollout to the next; and as coins are drawn anew, that it is forgotten at an
+    episode's end.
+    """
+
+    def reset(key: Array, params: Tree) -> Recalled:
+        key_coin, key_length = jax.random.split(key)
+        left = jax.random.randint(key_length, (), shortest - 1, longest)
+        return Recalled(_reset_coin(key_coin, params), left, jnp.int32(0))
+
+    def step(key: Array, state: Recalled, action: Array, params: Tree) -> tuple[Recalled, Array, Array]:
+        last, right = state.left == 0, action == (state.coin > 0)
+        return Recalled(state.coin, state.left - 1, state.steps + 1), jnp.float32(last & right), last
+
+    def observe(state: Recalled, params: Tree) -> Array:
+        return jnp.stack([jnp.where(state.steps == 0, state.coin, 0), jnp.float32(state.left <= 0)])
+
+    return JaxEnv(EnvSpec("recall", "jax", Box((2,)), Discrete(2)), reset, step, observe)
+
+
 def _count(spec: EnvSpec, length: int | None) -> JaxEnv:
     def step(key: Array, state: Array, action: Array, params: Tree) -> tuple[Array, Array, Array]:
         terminated = jnp.bool_(False) if length is None else state + 1 >= length

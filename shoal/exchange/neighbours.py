@@ -80,7 +80,10 @@ def _neighbours(
 ) -> Exchange:
     opinion = learner.opinion
     if opinion is None:
-        raise ShoalError("this learner gives no opinions, so its neighbours' policies cannot be a penalty")
+        raise ShoalError(
+            "this learner gives no opinions on single observations (with memory it needs those before them), "
+            "so its neighbours' policies cannot be a penalty"
+        )
     local, weights = laid_out.targets, laid_out.weights
     num = transport.num_devices
     first = np.repeat(np.arange(num) * (num_learners // num), len(local) // num)

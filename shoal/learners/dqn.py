@@ -125,7 +125,9 @@ def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Array:
     return jax.random.uniform(key, (*shape, 2))
 
 
-def act(setup: Setup, state: LearnerState, obs: Tree, noise: Array) -> tuple[Array, Past]:
+def act(
+    setup: Setup, state: LearnerState, obs: Tree, noise: Array, begins: Array | None = None
+) -> tuple[Array, Past]:
     """The action of the highest value, or now and then any; without noise never."""
     num = setup.num_actions
     best = jnp.argmax(state.params.critic(standardise(setup, state, obs)), -1).astype(jnp.int32)

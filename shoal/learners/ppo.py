@@ -4,9 +4,8 @@ The rollout holds only what happened. Values, log-probabilities and advantages a
 one batch, from the parameters that acted.
 """
 
-from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +13,10 @@ import optax
 from jax import Array
 
 from shoal import trees
-from shoal.learners import observations
+from shoal.learners import observations, sequences
 from shoal.learners.minibatches import arrange, shuffles, stratify
 from shoal.learners.observations import named, no_moments, take_in
+from shoal.learners.ppo_config import PPOConfig
 from shoal.mesh import DATA, add_up
 from shoal.networks import NetworkMaker, actor_critic, is_image
 from shoal.ops import advice, losses, statistics
@@ -24,119 +24,8 @@ from shoal.ops.advantages import discounted_returns, generalised_advantages
 from shoal.ops.advice import Advised
 from shoal.ops.distributions import Distribution, distribution_for
 from shoal.ops.statistics import Running, weighted_mean
-from shoal.types import EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree, check_choices
-
-
-@dataclass(frozen=True)
-class PPOConfig:
-    """PPO's settings; names and defaults are CleanRL's where CleanRL has one."""
-
-    num_envs: int = 4
-    """Environments per learner, stepped together."""
-    num_steps: int = 128
-    """Steps per environment between updates."""
-    num_minibatches: int = 4
-    """Minibatches per epoch; must divide num_envs * num_steps."""
-    update_epochs: int = 4
-    """Passes over each rollout."""
-    learning_rate: float = 2.5e-4
-    """Adam's step size."""
-    anneal_lr: bool = True
-    """Let the learning rate fall linearly to 0 over the run."""
-    gamma: float = 0.99
-    """Discount."""
-    gae_lambda: float = 0.95
-    """How far advantages look ahead: 0 one step, 1 the whole episode."""
-    objective: Literal["clip", "kl", "mdpo", "none"] = "clip"
-    """What holds the policy near the one that acted: clipping, an adaptive KL penalty, mirror descent
-    (a reverse KL penalty that grows as the run ends), nothing."""
-    clip_coef: float = 0.2
-    """How far the probability ratio may move before clipping."""
-    anneal_clip: bool = False
-    """Let clip_coef fall linearly to 0 over the run."""
-    kl_coef: float = 1.0
-    """The KL penalty's first weight (objectives kl and mdpo)."""
-    kl_goal: float = 0.01
-    """The KL per update that the penalty's weight is steered to (objective kl)."""
-    target_kl: float | None = None
-    """Skip the epochs that remain once an epoch's mean KL exceeds this."""
-    norm_adv: Literal["minibatch", "batch", "none"] = "minibatch"
-    """Over what advantages are standardised."""
-    clip_vloss: bool = False
-    """Hold the value near its old one, by clip_coef. Off: it freezes critics of large returns."""
-    ent_coef: float = 0.01
-    """Weight of the entropy bonus."""
-    anneal_ent: bool = False
-    """Let ent_coef fall linearly to 0 over the run."""
-    vf_coef: float = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: float = 0.5
-    """Largest global norm of a gradient."""
-    norm_obs: bool = False
-    """Standardise observations by running statistics (pictures are left alone)."""
-    clip_obs: float = 10.0
-    """Bound on standardised observations."""
-    norm_reward: bool = False
-    """Divide rewards by the running spread of discounted returns."""
-    clip_reward: float | None = None
-    """Bound on rewards as the learner sees them, after standardising; scores stay raw."""
-    comm_penalty_coeff: float = 0.1
-    """Weight of the KL to the policies an exchange shows the learner (exchange neighbours)."""
-    comm_direction: Literal["forward", "reverse"] = "forward"
-    """That KL is KL(theirs || own), or in reverse KL(own || theirs)."""
-    comm_form: Literal["sum", "mixture"] = "sum"
-    """Several policies make a weighted sum of KLs, or one KL to their mixture."""
-    prox_coef: float = 0.0
-    """Weight of the squared distance to the parameters last received (FedProx)."""
-    grad_accumulation: int = 1
-    """Compute each minibatch's gradient in this many pieces, to save memory."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Sizes of the hidden layers."""
-    activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "tanh"
-    """Activation between layers."""
-    network: Literal["nature", "impala", "mlp"] = "nature"
-    """What pictures go through; vectors always go through the hidden layers."""
-    init: Literal["orthogonal", "xavier"] = "orthogonal"
-    """How weights begin; the heads are always orthogonal."""
-    init_log_std: float = 0.0
-    """Logarithm of the first standard deviation of continuous actions."""
-
-    evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_coef", "ent_coef")
-    """What a population changes unless told."""
-    learns: ClassVar[frozenset[str]] = frozenset({"actor", "critic"})
-    """The networks that learn, as exchanges name them."""
-    divisible: ClassVar[bool] = True
-    """Whether several devices may share a learner's environments."""
-
-    @property
-    def rollout_size(self) -> int:
-        """Samples per rollout."""
-        return self.num_envs * self.num_steps
-
-    @property
-    def rows(self) -> int:
-        """Samples per step of the optimiser."""
-        return self.rollout_size // self.num_minibatches
-
-    @property
-    def work(self) -> int:
-        """Multiplications in the largest layer of a step of the optimiser."""
-        return self.rows * max(self.hidden, default=1) ** 2
-
-    def __post_init__(self):
-        check_choices(self)
-        for name in ("num_envs", "num_steps", "num_minibatches", "update_epochs", "grad_accumulation"):
-            if getattr(self, name) < 1:
-                raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 <= self.gae_lambda <= 1:
-            raise ShoalError("learning_rate must be positive, gamma and gae_lambda between 0 and 1")
-        if self.comm_penalty_coeff < 0 or self.prox_coef < 0:
-            raise ShoalError("comm_penalty_coeff and prox_coef must not be negative")
-        if self.rollout_size % (self.num_minibatches * self.grad_accumulation):
-            raise ShoalError(
-                f"num_minibatches {self.num_minibatches} x grad_accumulation {self.grad_accumulation} "
-                f"does not divide num_envs {self.num_envs} x num_steps {self.num_steps} = {self.rollout_size}"
-            )
+from shoal.recurrent import RecurrentNetworkMaker, recurrent_actor_critic
+from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
 
 class Hypers(NamedTuple):
@@ -168,10 +57,15 @@ class Memory(NamedTuple):
     num_updates: Array  # () int32, so far
     kl_coef: Array  # () the adaptive penalty's weight
     discounted_return: Array  # (E,) so far in each environment's episode
+    carry: Tree = ()  # (E, ...) what a policy with memory remembers of its episodes
+    start: Tree = ()  # (E, ...) what it remembered when the rollout under way began
 
 
 class Batch(NamedTuple):
-    """Samples to learn from, with what the policy that acted thought of them."""
+    """Samples to learn from, with what the policy that acted thought of them.
+
+    With memory, B are sequences: every field but `start` has their T steps as its second axis.
+    """
 
     obs: Tree  # (B, ...)
     action: Array  # (B, ...)
@@ -182,6 +76,8 @@ class Batch(NamedTuple):
     target: Array  # (B,)
     weight: Array  # (B,) 1 where valid, later each sample's share of its minibatch
     advised: tuple[Advised, ...] = ()  # one per exchange that gives advice
+    begins: Array | tuple[()] = ()  # (B, T) where an episode begins
+    start: Tree = ()  # (B, ...) what was remembered before the first step
 
 
 class Setup(NamedTuple):
@@ -190,7 +86,7 @@ class Setup(NamedTuple):
     config: PPOConfig
     spec: EnvSpec
     distribution: Distribution
-    make_network: NetworkMaker
+    make_network: NetworkMaker | RecurrentNetworkMaker
     num_updates: int
     across: tuple[str, ...] = ()
     shards: int = 1
@@ -205,7 +101,7 @@ def ppo(
     config: PPOConfig,
     spec: EnvSpec,
     num_updates: int,
-    network: NetworkMaker | None = None,
+    network: NetworkMaker | RecurrentNetworkMaker | None = None,
     across: tuple[str, ...] = (),
     shards: int = 1,
 ) -> Learner:
@@ -221,19 +117,29 @@ def ppo(
     >>> action.shape
     (7,)
     """
-    default = actor_critic(
-        hidden=config.hidden,
-        activation=config.activation,
-        images=config.network,
-        init=config.init,
-        init_log_std=config.init_log_std,
-    )
-    setup = Setup(
-        config, spec, distribution_for(spec.action), network or default, num_updates, across, shards
-    )
-    functions = (init, draw, act, update, opinion, distance, value)
+    if config.remembers:
+        sequences.check_division(config.num_envs, config.num_minibatches * config.grad_accumulation, shards)
+    made = network or default_network(config)
+    setup = Setup(config, spec, distribution_for(spec.action), made, num_updates, across, shards)
+    # What a policy with memory thinks of an observation depends on those before it.
+    judging = () if config.remembers else (opinion, distance, value)
+    functions = (init, draw, act, update, visit, *judging)
     bound = {function.__name__: partial(function, setup) for function in functions}
-    return Learner(**bound, abandon=abandon, by_env=Memory(False, False, discounted_return=True))
+    return Learner(**bound, abandon=abandon, by_env=Memory(False, False, True, carry=True, start=True))
+
+
+def default_network(config: PPOConfig) -> NetworkMaker | RecurrentNetworkMaker:
+    """The network that the settings describe."""
+    layers = {
+        "hidden": config.hidden,
+        "activation": config.activation,
+        "images": config.network,
+        "init": config.init,
+        "init_log_std": config.init_log_std,
+    }
+    if config.memory == "none":
+        return actor_critic(**layers)
+    return recurrent_actor_critic(config.memory, config.memory_size, **layers)
 
 
 def init(setup: Setup, key: Array) -> LearnerState:
@@ -243,10 +149,14 @@ def init(setup: Setup, key: Array) -> LearnerState:
     settings = {name: getattr(config, name) for name in Hypers._fields}
     hypers = Hypers(**{name: jnp.float32(jnp.inf if x is None else x) for name, x in settings.items()})
     moments = no_moments(setup.spec.observation) if config.norm_obs else {}
+    num_envs = config.num_envs // setup.shards
+    rest = nothing(setup, params, num_envs)
     memory = Memory(
         num_updates=jnp.int32(0),
         kl_coef=jnp.float32(config.kl_coef),
-        discounted_return=jnp.zeros(config.num_envs // setup.shards),
+        discounted_return=jnp.zeros(num_envs),
+        carry=rest,
+        start=rest,
     )
     opt_state = optimiser(hypers, hypers.learning_rate).init(params)
     return LearnerState(
@@ -264,16 +174,35 @@ def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Array:
     return setup.distribution.draw(key, shape)
 
 
-def act(setup: Setup, state: LearnerState, obs: Tree, noise: Array) -> tuple[Array, Memory]:
+def act(
+    setup: Setup, state: LearnerState, obs: Tree, noise: Array, begins: Array | None = None
+) -> tuple[Array, Memory]:
     """Actions drawn from the policy, one per environment; without noise the most likely ones."""
-    outputs, _ = state.params(standardise(setup, state, obs))
-    return setup.distribution.sample(outputs, noise), state.memory
+    obs, memory = standardise(setup, state, obs), state.memory
+    if setup.config.remembers:
+        outputs, carry = sequences.look(state.params, memory.carry, obs, begins)
+        memory = memory._replace(carry=carry)
+    else:
+        outputs, _ = state.params(obs)
+    return setup.distribution.sample(outputs, noise), memory
+
+
+def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
+    """The learner in other environments than it trains in, of which it remembers nothing."""
+    rest = nothing(setup, state.params, num_envs)
+    return state._replace(memory=state.memory._replace(carry=rest, start=rest))
+
+
+def nothing(setup: Setup, params: Tree, num_envs: int) -> Tree:
+    """What a policy remembers of episodes that have not begun."""
+    return params.rest(num_envs) if setup.config.remembers else ()
 
 
 def abandon(state: LearnerState) -> LearnerState:
-    """The learner about to begin new episodes, whose returns count from 0."""
-    start = jnp.zeros_like(state.memory.discounted_return)
-    return state._replace(memory=state.memory._replace(discounted_return=start))
+    """The learner about to begin new episodes: their returns count from 0, and nothing is remembered."""
+    memory = state.memory
+    episodes = jax.tree.map(jnp.zeros_like, (memory.discounted_return, memory.carry, memory.start))
+    return state._replace(memory=Memory(memory.num_updates, memory.kl_coef, *episodes))
 
 
 def update(
@@ -288,7 +217,7 @@ def update(
     state, rollout = scale_rewards(setup, state, rollout)
     batch = assess(setup, state, rollout)
     state, metrics = learn(setup, key, state, batch)
-    memory = state.memory._replace(num_updates=state.memory.num_updates + 1)
+    memory = state.memory._replace(num_updates=state.memory.num_updates + 1, start=state.memory.carry)
     return state._replace(statistics=state.statistics._replace(obs=moments), memory=memory), metrics
 
 
@@ -317,12 +246,19 @@ def reward_scale(returns: Running) -> Array:
 
 
 def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
-    """Values, log-probabilities, advantages and targets of a rollout, flattened to (T * E, ...)."""
-    obs = standardise(setup, state, rollout.obs)
+    """Values, log-probabilities, advantages and targets of a rollout.
+
+    Flattened to (T * E, ...); with memory, the sequences of its environments, (E, T, ...).
+    """
+    obs, last_obs = (standardise(setup, state, x) for x in (rollout.obs, rollout.last_obs))
     pictures = any(is_image(box) for box in named(setup.spec.observation).values())
     # A whole rollout of pictures would not fit in memory at once.
-    outputs, value = jax.lax.map(state.params, obs) if pictures else state.params(obs)
-    _, last_value = state.params(standardise(setup, state, rollout.last_obs))
+    if setup.config.remembers:
+        seen = rollout._replace(obs=obs, last_obs=last_obs)
+        outputs, value, last_value = sequences.replay(state.params, state.memory.start, seen, pictures)
+    else:
+        outputs, value = jax.lax.map(state.params, obs) if pictures else state.params(obs)
+        _, last_value = state.params(last_obs)
     advantage = generalised_advantages(
         rollout.reward,
         value,
@@ -342,6 +278,8 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     heed = partial(advice.heed, setup.distribution, setup.config.comm_direction, setup.config.comm_form)
     advised = tuple(heed(given) for given in rollout.advice)
     batch = Batch(obs, rollout.action, outputs, log_prob, value, advantage, target, weight, advised)
+    if setup.config.remembers:
+        return sequences.turned(batch._replace(begins=rollout.begins))._replace(start=state.memory.start)
     return trees.merge_axes(batch)
 
 
@@ -380,10 +318,9 @@ def learn(
         ent_coef=state.hypers.ent_coef * (remaining if config.anneal_ent else 1.0),
     )
     step = partial(improve, setup, state._replace(hypers=hypers), rate)
-    strata = stratify(config.num_steps, config.num_envs, config.num_minibatches, setup.shards)
-    orders = shuffles(
-        key, config.update_epochs, config.num_steps, strata, config.num_minibatches, setup.shards
-    )
+    pieces = 1 if config.remembers else config.num_steps  # that an environment's part is cut into
+    strata = stratify(pieces, config.num_envs, config.num_minibatches, setup.shards)
+    orders = shuffles(key, config.update_epochs, pieces, strata, config.num_minibatches, setup.shards)
     # For all epochs at once: where devices share a learner, they meet for it once and not each time.
     weighed = jax.vmap(jax.vmap(partial(weigh, setup)))(
         *jax.vmap(partial(arrange, (batch.advantage, batch.weight)))(orders)
@@ -454,7 +391,10 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
     prox        prox_coef ||theta - anchor||^2
     """
     hypers, distribution = state.hypers, setup.distribution
-    outputs, value = params(batch.obs)
+    if setup.config.remembers:
+        outputs, value = sequences.read(params, batch.start, batch.obs, batch.begins)
+    else:
+        outputs, value = params(batch.obs)
     log_ratio = distribution.log_prob(outputs, batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     total = lambda x: jnp.sum(x * batch.weight)

@@ -206,7 +206,7 @@ def transitions(tail: Rollout, rollout: Rollout, n: int) -> tuple[Transition, Ar
     A step is looked at once the n - 1 after it are known: `tail` holds those that still wait.
     """
     num_steps = rollout.reward.shape[0]
-    new = rollout._replace(last_obs=(), advice=())
+    new = rollout._replace(last_obs=(), advice=(), begins=())
     whole = jax.tree.map(lambda old, new: jnp.concatenate([old, new]), tail, new)  # (T + n - 1, E, ...)
     after = jax.tree.map(lambda x, last: jnp.concatenate([x[1:], last[None]]), whole.obs, rollout.last_obs)
     window = lambda tree, k: jax.tree.map(lambda x: x[k : k + num_steps], tree)

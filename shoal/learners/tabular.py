@@ -56,7 +56,7 @@ def draw(world: World, key: Array, shape: tuple[int, int]) -> Array:
     return jax.random.gumbel(key, (*shape, world.reward.shape[-1]))
 
 
-def act(state: LearnerState, obs: Array, noise: Array) -> tuple[Array, Memory]:
+def act(state: LearnerState, obs: Array, noise: Array, begins: Array | None = None) -> tuple[Array, Memory]:
     """argmax_a Q(s, a) + noise, the state s one-hot in obs (E, S)."""
     return jnp.argmax(obs @ state.params + noise, -1), state.memory
 

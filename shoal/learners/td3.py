@@ -169,7 +169,9 @@ def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Array:
     return jax.random.normal(key, (*shape, setup.num_actions))
 
 
-def act(setup: Setup, state: LearnerState, obs: Tree, noise: Array) -> tuple[Array, Memory]:
+def act(
+    setup: Setup, state: LearnerState, obs: Tree, noise: Array, begins: Array | None = None
+) -> tuple[Array, Memory]:
     """The policy's actions, with noise on them; at the start, random ones.
 
     Normal noise through its own distribution function is uniform: that is what random actions are made of.

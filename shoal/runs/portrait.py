@@ -39,8 +39,9 @@ def portrait(run: Path, folder: Path, seed: int = 0) -> list[Path]:
 
     `trajectory.png` is one greedy episode, the one that `shoal play` shows, where an observation is a
     vector of at most MOST_NUMBERS. `state_space.png` is the policy and the value with that episode drawn
-    over them, where the environment is in VIEWS. A run without a checkpoint has neither. One that cannot
-    be opened or played here is passed over with a warning.
+    over them, where the environment is in VIEWS. A run without a checkpoint has neither; what a learner with
+    memory does and expects depends on more than a point in a plane, so of it there is only the episode. One
+    that cannot be opened or played here is passed over with a warning.
     """
     run = Path(run)
     if not (run / "config.yaml").is_file():
@@ -63,11 +64,15 @@ def _portrait(run: Path, folder: Path, seed: int) -> list[Path]:
     played = trajectory(opened.recipe, learner, cohort, seed, params=world_of(opened, name))
     played = played._replace(action=bounded(spec, played.action))
     title = run.resolve().name + (f", learner {name}" if config.learners > 1 else "")
-    panels = _panels(spec, played, expected(learner, state, played.obs))
+    panels = _panels(spec, played)
+    if learner.value is not None:
+        panels.append(
+            _Panel("value: discounted return expected", expected(learner, state, played.obs), PALETTE[3])
+        )
     size = (4.0 * min(3, len(panels)), 2.1 * -(-len(panels) // 3) + 0.6)
     draw = partial(_draw_trajectory, panels=panels, title=f"{title}: one episode")
     written = [write_figure(folder / "trajectory.png", draw, size)]
-    if (view := view_of(spec)) is not None:
+    if learner.value is not None and (view := view_of(spec)) is not None:
         maps = over_plane(view, spec, learner, state)
         draw = partial(_draw_maps, maps=maps, view=view, obs=played.obs, title=title)
         written.append(write_figure(folder / "state_space.png", draw, (11.0, 4.4)))
@@ -87,7 +92,8 @@ def over_plane(view: View, spec: EnvSpec, learner: Learner, state: LearnerState)
     *numbers, _ = np.broadcast_arrays(*view.observe(across, up), across)
     obs = np.stack(numbers, -1).astype(np.float32)  # (CELLS * CELLS, numbers)
     noise = trees.take(greedy(learner).draw(jax.random.key(0), (1, len(obs))), 0)
-    action, _ = jax.jit(learner.act)(learner.visit(state, len(obs)), obs, noise)
+    begins = np.ones(len(obs), bool)
+    action, _ = jax.jit(learner.act)(learner.visit(state, len(obs)), obs, noise, begins)
     first = bounded(spec, action).reshape(CELLS, CELLS, -1)[..., 0]
     bound = np.max(np.abs([spec.action.low, spec.action.high])) if isinstance(spec.action, Box) else None
     return Maps(x, y, first, expected(learner, state, obs).reshape(CELLS, CELLS), bound)
@@ -95,7 +101,7 @@ def over_plane(view: View, spec: EnvSpec, learner: Learner, state: LearnerState)
 
 def expected(learner: Learner, state: LearnerState, obs: np.ndarray) -> np.ndarray:
     """The value of each observation."""
-    assert learner.value is not None, "every learner of a run has one"
+    assert learner.value is not None, "who asks has made sure of it"
     return np.asarray(jax.jit(learner.value)(state, obs))
 
 
@@ -118,8 +124,8 @@ class _Panel(NamedTuple):
     choices: tuple[str, ...] = ()  # what whole numbers are called
 
 
-def _panels(spec: EnvSpec, played: Trajectory, value: np.ndarray) -> list[_Panel]:
-    """Each number of an observation, each of an action, the reward and the value."""
+def _panels(spec: EnvSpec, played: Trajectory) -> list[_Panel]:
+    """Each number of an observation, each of an action, and the reward."""
     view, actions = view_of(spec), played.action.reshape(len(played.action), -1)
     count = lambda noun, num: [f"{noun} {i}" for i in range(num)] if num > 1 else [noun]
     seen = view.observation if view else count("observation", played.obs.shape[1])
@@ -130,7 +136,6 @@ def _panels(spec: EnvSpec, played: Trajectory, value: np.ndarray) -> list[_Panel
         *(_Panel(name, numbers, PALETTE[0]) for name, numbers in zip(seen, played.obs.T, strict=True)),
         *(_Panel(name, numbers, PALETTE[1], choices) for name, numbers in zip(done, actions.T, strict=True)),
         _Panel(f"reward, {played.reward.sum():.4g} in all", played.reward, PALETTE[2]),
-        _Panel("value: discounted return expected", value, PALETTE[3]),
     ]
 
 

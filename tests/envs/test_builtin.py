@@ -16,7 +16,10 @@ from shoal.types import Box, Discrete
 
 THEIRS = {"PendulumSparse-v1": "Pendulum-v1", "CartPoleContinuous-v0": "CartPole-v1"}
 """What of Gymnasium's to compare with those that are not Gymnasium's."""
-IN_GYMNASIUM = sorted(BUILTIN.keys() - THEIRS.keys())
+SEEN_IN_PART = {"CartPoleNoVel-v1": ("CartPole-v1", [0, 2]), "PendulumNoVel-v1": ("Pendulum-v1", [0, 1])}
+"""Those of which only a part is seen: which they are else, and which numbers of the observation remain."""
+SEEN_WHOLE = sorted(BUILTIN.keys() - SEEN_IN_PART.keys())
+IN_GYMNASIUM = sorted({*SEEN_WHOLE} - THEIRS.keys())
 
 # Parameters of rows 2 and 3, and what Gymnasium calls them. Rows 0 and 1 have the defaults.
 OTHER_PARAMS = {
@@ -98,7 +101,7 @@ def random_actions(key, space, num_steps):
     return jax.random.uniform(key, (num_steps, N, 1), minval=1.5 * space.low, maxval=1.5 * space.high)
 
 
-@pytest.fixture(scope="module", params=sorted(BUILTIN))
+@pytest.fixture(scope="module", params=SEEN_WHOLE)
 def played(request):
     """Each environment played once, for a little more than its time limit."""
     env = build(request.param)
@@ -122,6 +125,25 @@ def played(request):
         return jax.lax.scan(step, (state, first.obs), (noise, chance))[1]
 
     return env, jax.tree.map(np.asarray, play(jax.random.key(7)))
+
+
+@pytest.mark.parametrize("name", SEEN_IN_PART)
+def test_some_are_others_seen_in_part(name):
+    like, kept = SEEN_IN_PART[name]
+    part, whole = BUILTIN[name], BUILTIN[like]
+    assert (part.reset, part.step, part.render) == (whole.reset, whole.step, whole.render)
+    assert part.spec.max_episode_steps == whole.spec.max_episode_steps
+    assert (part.spec.action, part.spec.params, part.spec.spread) == (
+        whole.spec.action,
+        whole.spec.params,
+        whole.spec.spread,
+    )
+    state = whole.reset(jax.random.key(3), whole.spec.params)
+    seen, all_of_it = (env.observe(state, env.spec.params) for env in (part, whole))
+    np.testing.assert_array_equal(seen, all_of_it[np.array(kept)])
+    box, boxes = part.spec.observation, whole.spec.observation
+    np.testing.assert_array_equal(np.broadcast_to(box.high, 2), boxes.high[kept])
+    np.testing.assert_array_equal(np.broadcast_to(box.low, 2), boxes.low[kept])
 
 
 def test_every_row_agrees_with_gymnasium(played):
@@ -186,7 +208,7 @@ def test_parameters_stay_with_their_row(played):
     )
 
 
-@pytest.mark.parametrize("name", sorted(BUILTIN))
+@pytest.mark.parametrize("name", SEEN_WHOLE)
 def test_compiled_and_plain_steps_agree(name):
     env = build(name)
     keys = jax.random.split(jax.random.key(3), N)
@@ -200,7 +222,7 @@ def test_compiled_and_plain_steps_agree(name):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), compiled, plain)
 
 
-@pytest.mark.parametrize("name", sorted(BUILTIN))
+@pytest.mark.parametrize("name", SEEN_WHOLE)
 def test_parameters_change_the_motion_of_their_row_only(name):
     """Four copies of one row, two of them with other parameters."""
     env = BUILTIN[name]
@@ -262,7 +284,7 @@ def test_full_pushes_of_the_continuous_cart_are_those_of_cartpole():
     np.testing.assert_array_equal(*(env.render(state, params) for env in (discrete, continuous)))
 
 
-@pytest.mark.parametrize("name", sorted(BUILTIN))
+@pytest.mark.parametrize("name", SEEN_WHOLE)
 def test_pictures_follow_the_state_and_leave_it_alone(name):
     env = build(name)
     keys = jax.random.split(jax.random.key(3), N)

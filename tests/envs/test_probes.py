@@ -20,6 +20,7 @@ ALL = [
     probes.observation_choice,
     probes.delayed_reward,
     probes.continuous_target,
+    probes.recall,
 ]
 
 
@@ -97,3 +98,18 @@ def test_the_core_and_the_builtins_import_without_gymnasium():
         import shoal.envs.builtin, shoal.envs.functional, shoal.envs.probes
     """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_recall_shows_the_coin_first_and_asks_for_it_at_the_end():
+    env, lengths = probes.recall(longest=5, shortest=3), set()
+    for key in jax.random.split(KEY, 20):
+        state, shown, terminated = env.reset(key, ()), [], False
+        while not terminated:
+            shown.append(env.observe(state, ()).tolist())
+            answers = [env.step(key, state, jnp.int32(action), ()) for action in (0, 1)]
+            pays, (state, _, terminated) = [float(reward) for _, reward, _ in answers], answers[0]
+            assert pays == ([0, 0] if not terminated else [float(shown[0][0] < 0), float(shown[0][0] > 0)])
+        assert shown == [shown[0], *[[0, 0]] * (len(shown) - 2), [0, 1]]
+        assert abs(shown[0][0]) == 1
+        lengths.add(len(shown))
+    assert lengths == {3, 4, 5}

@@ -114,8 +114,9 @@ def test_unseen_worlds_are_nobodys():
 def test_mistakes_of_a_draw():
     assert message(worlds.drawn, POOL, 0.1, [0], 1) == (
         "CartPole-v1 by EnvPool has no physical parameters, so its worlds cannot differ; "
-        "these have some: CartPole-v1, CartPoleContinuous-v0, Pendulum-v1, PendulumSparse-v1, Acrobot-v1, "
-        "MountainCar-v0, MountainCarContinuous-v0, shoal/BipedalObstacles-v0, shoal/LunarLanderWorlds-v0, "
+        "these have some: CartPole-v1, CartPoleContinuous-v0, CartPoleNoVel-v1, Pendulum-v1, "
+        "PendulumSparse-v1, PendulumNoVel-v1, Acrobot-v1, MountainCar-v0, MountainCarContinuous-v0, "
+        "shoal/BipedalObstacles-v0, shoal/LunarLanderWorlds-v0, "
         "and what declares its own (docs/worlds.md)"
     )
     assert "Ant-v5 by Gymnasium has no" in message(

@@ -46,7 +46,7 @@ def watched(probe, n, num_steps, rounds, num_envs=3):
     idle = Learner(
         init=lambda key: None,
         draw=lambda key, shape: jnp.zeros(shape),
-        act=lambda state, obs, noise: (jnp.zeros(noise.shape, jnp.int32), state.memory),
+        act=lambda state, obs, noise, begins: (jnp.zeros(noise.shape, jnp.int32), state.memory),
         update=lambda key, state, rollout: None,
     )
     env = from_jax(probe).build(np.zeros((1, num_envs), np.uint32), False)

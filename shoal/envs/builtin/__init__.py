@@ -1,9 +1,9 @@
 """Environments written in JAX, with their physical parameters as data."""
 
 from shoal.envs.builtin.acrobot import ACROBOT
-from shoal.envs.builtin.cartpole import CARTPOLE, CARTPOLE_CONTINUOUS
+from shoal.envs.builtin.cartpole import CARTPOLE, CARTPOLE_CONTINUOUS, CARTPOLE_NO_VELOCITY
 from shoal.envs.builtin.mountain_car import MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS
-from shoal.envs.builtin.pendulum import PENDULUM, PENDULUM_SPARSE
+from shoal.envs.builtin.pendulum import PENDULUM, PENDULUM_NO_VELOCITY, PENDULUM_SPARSE
 from shoal.types import JaxEnv
 
 BUILTIN: dict[str, JaxEnv] = {
@@ -11,8 +11,10 @@ BUILTIN: dict[str, JaxEnv] = {
     for env in (
         CARTPOLE,
         CARTPOLE_CONTINUOUS,
+        CARTPOLE_NO_VELOCITY,
         PENDULUM,
         PENDULUM_SPARSE,
+        PENDULUM_NO_VELOCITY,
         ACROBOT,
         MOUNTAIN_CAR,
         MOUNTAIN_CAR_CONTINUOUS,

@@ -1,4 +1,4 @@
-"""CartPole-v1 and CartPoleContinuous-v0: push a cart left or right so that the pole on it stays up."""
+"""CartPole-v1, CartPoleContinuous-v0 and CartPoleNoVel-v1: push a cart so that the pole on it stays up."""
 
 from typing import NamedTuple
 
@@ -68,6 +68,11 @@ def observe(state: Array, params: CartPoleParams) -> Array:
     return state  # (4,)
 
 
+def observe_positions(state: Array, params: CartPoleParams) -> Array:
+    """[x, theta]: how fast they change must be remembered."""
+    return state[jnp.array([0, 2])]  # (2,)
+
+
 def render(state: Array, params: CartPoleParams) -> np.ndarray:
     """Gymnasium's picture, (400, 600, 3), with the pole as long as it is."""
     return picture(
@@ -94,6 +99,21 @@ CARTPOLE = JaxEnv(
     reset,
     step,
     observe,
+    render,
+)
+CARTPOLE_NO_VELOCITY = JaxEnv(
+    EnvSpec(
+        "CartPoleNoVel-v1",
+        "jax",
+        Box((2,), -_BOUND[[0, 2]], _BOUND[[0, 2]]),
+        Discrete(2),
+        500,
+        CartPoleParams(),
+        SPREAD,
+    ),
+    reset,
+    step,
+    observe_positions,
     render,
 )
 CARTPOLE_CONTINUOUS = JaxEnv(

@@ -1,4 +1,4 @@
-"""Pendulum-v1 and PendulumSparse-v1: swing a rod up and hold it, with a motor too weak to lift it."""
+"""Pendulum-v1, PendulumSparse-v1 and PendulumNoVel-v1: swing a rod up, with a motor too weak to lift it."""
 
 from typing import NamedTuple
 
@@ -79,6 +79,11 @@ def observe(state: PendulumState, params: PendulumParams) -> Array:
     return jnp.stack([jnp.cos(state.theta), jnp.sin(state.theta), state.theta_dot])  # (3,)
 
 
+def observe_angle(state: PendulumState, params: PendulumParams) -> Array:
+    """[cos theta, sin theta]: how fast it turns must be remembered."""
+    return jnp.stack([jnp.cos(state.theta), jnp.sin(state.theta)])  # (2,)
+
+
 def render(state: PendulumState, params: PendulumParams) -> np.ndarray:
     """Gymnasium's picture, (500, 500, 3); its rod has one length whatever `params.length` is."""
     torque = float(state.torque)
@@ -89,7 +94,8 @@ SPREAD = {"gravity": (1.0, 0.1, np.inf), "mass": (1.0, 0.2, 5.0), "length": (1.0
 """How drawn worlds differ: the ranges of github.com/WaimenMak/FRL, with a gravity that stays one."""
 
 _BOUND = np.array([1.0, 1.0, 8.0], np.float32)
-_SPACES = Box((3,), -_BOUND, _BOUND), Box((1,), -2.0, 2.0)
+_TORQUE = Box((1,), -2.0, 2.0)
+_SPACES = Box((3,), -_BOUND, _BOUND), _TORQUE
 
 PENDULUM = JaxEnv(
     EnvSpec("Pendulum-v1", "jax", *_SPACES, 200, PendulumParams(), SPREAD), reset, step, observe, render
@@ -99,5 +105,12 @@ PENDULUM_SPARSE = JaxEnv(
     reset,
     step_sparse,
     observe,
+    render,
+)
+PENDULUM_NO_VELOCITY = JaxEnv(
+    EnvSpec("PendulumNoVel-v1", "jax", Box((2,), -1.0, 1.0), _TORQUE, 200, PendulumParams(), SPREAD),
+    reset,
+    step,
+    observe_angle,
     render,
 )
