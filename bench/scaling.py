@@ -25,14 +25,14 @@ from pathlib import Path
 SHOAL = [sys.executable, "-m", "shoal.cli", "train"]
 WORKLOADS = {
     "BipedalWalker-v3, 32 environments": (
-        *("BipedalWalker-v3", "--num-minibatches", "8", "--update-epochs", "4", "--steps", "250000"),
+        *("BipedalWalker-v3", "--num-minibatches", "8", "--update-epochs", "4", "--steps", "120000"),
     ),
     "CartPole-v1, 64 learners x 4": (
-        *("CartPole-v1", "--no-preset", "--learners", "64", "--steps", "60000"),
+        *("CartPole-v1", "--no-preset", "--learners", "64", "--steps", "30000"),
         *("--exchange", "gossip", "--local-updates", "8", "--reports", "5"),
     ),
-    "CartPole-v1, 1 learner x 256": ("CartPole-v1", "--no-preset", "--num-envs", "256", "--steps", "3000000"),
-    "CartPole-v1, 1 learner x 8": ("CartPole-v1", "--steps", "60000"),
+    "CartPole-v1, 1 learner x 256": ("CartPole-v1", "--no-preset", "--num-envs", "256", "--steps", "1000000"),
+    "CartPole-v1, 1 learner x 8": ("CartPole-v1", "--steps", "40000"),
 }
 WAYS = {
     "1 process on 1 core": (["taskset", "-c", "0"], []),

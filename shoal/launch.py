@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from shoal.processes import ELSEWHERE
 
@@ -65,16 +66,26 @@ def end_with_launcher() -> None:
 
 def _start(command: list[str], rank: int, size: int) -> subprocess.Popen:
     """A process in a group of its own, so that Ctrl-C reaches it once, through this one."""
+    own = _own_gpus(rank, size) | {LOCAL_RANK: str(rank), LOCAL_SIZE: str(size)}
     quiet = {} if "--debug" in command else {"TF_CPP_MIN_LOG_LEVEL": "3"}  # XLA's talk of lost connections
     return subprocess.Popen(
         command,
-        env=quiet | os.environ | {LOCAL_RANK: str(rank), LOCAL_SIZE: str(size)},
+        env=quiet | os.environ | own,
         stdin=subprocess.PIPE,
         stdout=None if rank == 0 else subprocess.DEVNULL,
         stderr=None if rank == 0 else subprocess.PIPE,
         start_new_session=True,
         text=True,
     )
+
+
+def _own_gpus(rank: int, size: int) -> dict[str, str]:
+    """A process's share of the NVIDIA devices that this one may use, if there are any."""
+    known = Path("/proc/driver/nvidia/gpus")
+    counted = ",".join(str(i) for i in range(len(list(known.iterdir())))) if known.is_dir() else ""
+    gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", counted).split(",") if gpu]
+    share = len(gpus) // size
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[rank * share : (rank + 1) * share])} if share else {}
 
 
 class _Voice(threading.Thread):
@@ -94,20 +105,23 @@ class _Voice(threading.Thread):
 def _wait(ranks: list[subprocess.Popen]) -> int | None:
     """Wait for all, and once one has ended badly not for long; which one that was, if any."""
     culprit, deadline = None, float("inf")
-    while any(process.poll() is None for process in ranks):
-        if culprit is None and (failed := _failed(ranks)):
-            culprit = min(failed, key=lambda rank: ranks[rank].returncode)  # killed before failed
+    while True:
+        running = any(process.poll() is None for process in ranks)
+        if culprit is None and (culprit := _culprit(ranks)) is not None:
             patience = GRACE_SECONDS if ranks[culprit].returncode > 0 else LOST_SECONDS
             deadline = time.monotonic() + patience
+        if not running:
+            return culprit
         if time.monotonic() > deadline:
             for process in ranks:
                 _signal(process, signal.SIGKILL)
         time.sleep(0.05)
-    return culprit if culprit is not None else next(iter(_failed(ranks)), None)
 
 
-def _failed(ranks: list[subprocess.Popen]) -> list[int]:
-    return [rank for rank, process in enumerate(ranks) if process.poll() not in (None, 0)]
+def _culprit(ranks: list[subprocess.Popen]) -> int | None:
+    """Of those that have ended badly the one that was killed, else the one that failed by itself."""
+    statuses = {rank: process.returncode for rank, process in enumerate(ranks) if process.returncode}
+    return min(statuses, key=lambda rank: (statuses[rank] == ELSEWHERE, statuses[rank])) if statuses else None
 
 
 def _explain(rank: int, statuses: list[int], voices: list[_Voice]) -> int:
@@ -122,7 +136,6 @@ def _explain(rank: int, statuses: list[int], voices: list[_Voice]) -> int:
         )
         return 1
     if statuses[0] in (0, ELSEWHERE):
-        rank = next(r for r, status in enumerate(statuses) if status not in (0, ELSEWHERE))
         voices[rank].join()
         print(voices[rank].text, end="", file=sys.stderr)
     return statuses[rank]

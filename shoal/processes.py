@@ -27,6 +27,8 @@ HEARTBEAT_SECONDS = 20
 """After so long without a sign of life a process counts as lost."""
 START_SECONDS = 120
 """How long processes wait for each other at the start."""
+ENGINES = ("Gloo", "NCCL", "MPI", "coordination")
+"""Who is named in the error that tells of a lost process."""
 ELSEWHERE = 3
 """The exit status of a process that stopped because another failed."""
 LOCAL_RANKS = ("SHOAL_LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -43,11 +45,7 @@ class Place(NamedTuple):
     coordinator: str | None = None
 
 
-class LostContact(ShoalError):
-    """Another process ended, or fell silent."""
-
-
-class FailedElsewhere(LostContact):
+class FailedElsewhere(ShoalError):
     """Another process reports its failure; all stop at the same point."""
 
 
@@ -159,18 +157,19 @@ def in_company(place: Place, program: Callable[[], int], quiet: bool) -> int:
         return program()
     except FailedElsewhere:
         leave(ELSEWHERE)
-    except LostContact as error:
-        if not quiet:
-            _tell(place, f"{error}; everything up to the last checkpoint is kept")
-        leave(1)
     except ShoalError as error:
         _tell(place, str(error), error.traceback_text)
         leave(2)
     except KeyboardInterrupt:
         leave(130)
-    except BaseException:
-        _tell(place, "a bug in Shoal, or in what it was given", traceback.format_exc())
-        leave(1)
+    except BaseException as error:
+        lost = any(name in str(error) for name in ENGINES)
+        if lost and not quiet:
+            reason = str(error).strip().splitlines()[0]
+            _tell(place, f"lost another process ({reason}); everything up to the last checkpoint is kept")
+        elif not lost:
+            _tell(place, "a bug in Shoal, or in what it was given", traceback.format_exc())
+        leave(ELSEWHERE if lost else 1)
     raise AssertionError("left")
 
 

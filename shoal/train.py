@@ -12,8 +12,7 @@ import jax
 import numpy as np
 
 from shoal.envs.host import take_crash
-from shoal.mesh import num_processes
-from shoal.processes import FailedElsewhere, LostContact, anywhere, fetch, told
+from shoal.processes import FailedElsewhere, anywhere, fetch, told
 from shoal.profile import Profile, staged
 from shoal.program import Pulse, Trainer, TrainState, make_trainer
 from shoal.settings import TrainConfig
@@ -139,13 +138,8 @@ def compiled(trainer: Trainer, state: TrainState) -> Advance:
 
 def run(advance: Advance, state: TrainState, count: int) -> tuple[TrainState, Pulse]:
     """Advance and wait; an environment that raised meanwhile is reported as itself, by its process."""
-    try:
-        state, pulse = advance(state, np.int32(count))
-        pulse = jax.device_get(pulse)
-    except jax.errors.JaxRuntimeError as error:
-        if num_processes() > 1:
-            raise LostContact("another process ended, or its connection did") from error
-        raise
+    state, pulse = advance(state, np.int32(count))
+    pulse = jax.device_get(pulse)
     crash = take_crash()
     if (where := anywhere(crash is not None)) is not None:
         raise crash or FailedElsewhere(f"rank {where} failed")

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from shoal.launch import _own_gpus as own_gpus
 from shoal.launch import launch
 from shoal.program import make_trainer
 from tests.together import CONFIG
@@ -171,6 +172,13 @@ def test_an_environment_that_raises_in_one_rank_is_told_once_and_the_run_is_save
     assert said.count("the arm fell off") == 3  # the line that raised, the error, our message
     assert "shoal: rank 1 of 2: Falls-v0 raised RuntimeError: the arm fell off" in said
     assert checkpoints(tmp_path / "run")
+
+
+def test_processes_here_share_the_accelerators(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
+    assert [own_gpus(rank, 2)["CUDA_VISIBLE_DEVICES"] for rank in range(2)] == ["3,5", "6,7"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert own_gpus(0, 2) == {}
 
 
 def test_a_mistake_is_told_once(tmp_path):
