@@ -24,7 +24,7 @@ from shoal.recurrent import GRU, LSTM, recurrent_actor_critic
 from shoal.runs.session import open_session, watch
 from shoal.settings import TrainConfig
 from shoal.train import train
-from shoal.types import ShoalError
+from shoal.types import Box, Discrete, EnvSpec, Rollout, ShoalError
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
@@ -273,6 +273,27 @@ def test_sequences_must_divide_evenly():
         ppo.ppo(PPOConfig(**SMALL, memory="gru"), ENDING["terminated"].spec, num_updates=1, shards=4)
 
 
+@pytest.mark.parametrize("action", [Discrete(3), Box((2,), -1.0, 1.0)])
+def test_pictures_and_named_parts_are_remembered_too(action):
+    """Nothing is run: the shapes say that the parts fit."""
+    boxes = {"eye": Box((36, 36, 1), 0, 255, "uint8"), "ear": Box((2,))}
+    spec = EnvSpec("senses", "jax", boxes, action)
+    learner = ppo.ppo(PPOConfig(**SMALL, memory="gru", norm_obs=True), spec, num_updates=10)
+
+    def learn(key):
+        state, flags = learner.init(key), jnp.zeros((7, 4), bool)
+        obs = {name: jnp.zeros((7, 4, *box.shape), box.dtype) for name, box in boxes.items()}
+        noise, first = learner.draw(key, (7, 4)), trees.take(obs, 0)
+        chosen, memory = learner.act(state, first, noise[0], flags[0])
+        actions = jnp.broadcast_to(chosen, (7, *chosen.shape))
+        rollout = Rollout(obs, actions, jnp.zeros((7, 4)), flags, flags, ~flags, first, begins=flags)
+        return state, learner.update(key, state._replace(memory=memory), rollout)[0]
+
+    before, after = jax.eval_shape(learn, KEY)
+    shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (before, after)]
+    assert shapes[0] == shapes[1]
+
+
 def test_gradients_in_pieces_add_up():
     _, setup, _, _, rollout, state = played("lstm", "terminated")
     whole = setup._replace(config=replace(setup.config, num_minibatches=1))
@@ -409,7 +430,10 @@ def test_neighbours_policies_are_refused():
 
 
 def test_a_coin_is_recalled_with_memory_and_not_without():
-    """Rollouts of 8 steps, episodes of 2 to 12."""
+    """Rollouts of 8 steps, episodes of 2 to 12.
+
+    Of 96 learners with memory the worst scored 0.98; of 96 without, four at a time had means of up to 0.6.
+    """
 
     def learn(memory):
         algo = PPOConfig(
@@ -427,5 +451,5 @@ def test_a_coin_is_recalled_with_memory_and_not_without():
         (report,) = train(config, recipe=from_jax(probes.recall(12)))
         return report.metrics["return_mean"]
 
-    assert learn("lstm").mean() > 0.85
+    assert learn("lstm").min() > 0.9
     assert learn("none").mean() < 0.7

@@ -270,7 +270,7 @@ def test_what_the_environment_gets_is_what_is_remembered(kind):
     play = jax.jit(partial(collect.collect, env, made, 8))
     keys = jax.random.split(KEY, (1, 4))
     cohort, worlds = jax.vmap(made.init)(keys[:, 0]), collect.begin(env, keys, ())
-    update = jax.jit(jax.vmap(made.update, (0, 0, Rollout(1, 1, 1, 1, 1, 1, 0, 1))))
+    update = jax.jit(jax.vmap(made.update, (0, 0, Rollout(1, 1, 1, 1, 1, 1, 0, 1, 1))))
     for number in range(3):  # random ones, then the policy's with large noise
         now = jax.random.split(jax.random.fold_in(KEY, number), 1)
         worlds, cohort, seen = play(now, cohort, worlds)

@@ -115,6 +115,11 @@ def test_figures_of_every_kind_of_learner(tmp_path, env, algo):
     assert_drawn(portrait(run, tmp_path / "out"), "trajectory.png", "state_space.png")
 
 
+def test_of_a_learner_with_memory_there_is_the_episode_alone(tmp_path):
+    run = untrained(tmp_path / "run", "CartPole-v1", memory="lstm", memory_size=4)
+    assert_drawn(portrait(run, tmp_path / "out"), "trajectory.png")
+
+
 def test_plot_draws_the_best_learner_unless_told_not_to(pendulum, tmp_path, capsys):
     assert main(["plot", str(pendulum), "--out", str(tmp_path), "--no-episode"]) == 0
     without = capsys.readouterr().out.splitlines()

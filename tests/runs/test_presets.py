@@ -10,7 +10,7 @@ import shoal.runs
 
 PRESETS = yaml.safe_load((Path(shoal.runs.__path__[0]) / "presets.yaml").read_text(encoding="utf-8"))["ppo"]
 
-POSITIVE_INTEGERS = {"steps", "num_envs", "num_steps", "num_minibatches", "update_epochs"}
+POSITIVE_INTEGERS = {"steps", "num_envs", "num_steps", "num_minibatches", "update_epochs", "memory_size"}
 FRACTIONS = {"gamma", "gae_lambda"}
 NOT_NEGATIVE = {"learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm", "clip_obs"}
 SWITCHES = {"anneal_lr", "anneal_clip", "anneal_ent", "clip_vloss", "norm_obs", "norm_reward"}
@@ -21,6 +21,7 @@ CHOICES = {
     "network": {"mlp", "nature", "impala"},
     "init": {"orthogonal", "xavier"},
     "objective": {"clip", "kl", "none"},
+    "memory": {"none", "lstm", "gru"},
 }
 OTHERS = {"hidden", "init_log_std", "env_options", "source"}
 KNOWN = POSITIVE_INTEGERS | FRACTIONS | NOT_NEGATIVE | SWITCHES | OPTIONAL_NUMBERS | CHOICES.keys() | OTHERS
@@ -60,7 +61,8 @@ def test_types_and_ranges(preset):
 
 @every_preset
 def test_the_batch_divides_into_minibatches(preset):
-    assert preset["num_envs"] * preset["num_steps"] % preset["num_minibatches"] == 0
+    pieces = preset["num_steps"] if preset["memory"] == "none" else 1
+    assert preset["num_envs"] * pieces % preset["num_minibatches"] == 0
 
 
 @every_preset
