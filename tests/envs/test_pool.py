@@ -1,5 +1,6 @@
 """EnvPool's environments: the episode-end rule, seeds, layouts, devices, pictures."""
 
+import os
 from types import SimpleNamespace
 
 import envpool
@@ -263,9 +264,11 @@ def test_what_cannot_be_drawn_says_so():
 
 
 def test_threads_follow_the_cores_and_the_weight_of_a_step(monkeypatch):
-    monkeypatch.setattr(pool.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert pool._num_threads(16, 1, "envpool.mujoco.gym") == 8
     assert pool._num_threads(4, 1, "envpool.mujoco.gym") == 4
     assert pool._num_threads(16, 4, "envpool.atari") == 2
     assert pool._num_threads(16, 16, "envpool.atari") == 1
     assert pool._num_threads(64, 1, "envpool.classic_control") == 1
+    monkeypatch.setenv("SHOAL_CORES_SHARED_BY", "4")  # processes
+    assert pool._num_threads(16, 1, "envpool.mujoco.gym") == 2
