@@ -6,7 +6,7 @@ so a cohort of networks is the same module with a leading axis.
 
 from collections.abc import Callable
 from math import prod
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import equinox as eqx
 import jax
@@ -222,10 +222,7 @@ class ActorCritic(eqx.Module):
 
     def __call__(self, obs: Tree) -> tuple[Array, Array]:
         x = self.encoder(obs)
-        outputs = self.actor(x)
-        if self.log_std is not None:
-            outputs = jnp.concatenate([outputs, jnp.broadcast_to(self.log_std, outputs.shape)], -1)
-        return outputs, self.critic(x)[..., 0]
+        return with_deviation(self.actor(x), self.log_std), self.critic(x)[..., 0]
 
 
 class Policy(eqx.Module):
@@ -310,24 +307,52 @@ def actor_critic(
     >>> outputs.shape, value.shape
     ((7, 2), (7,))
     """
-    if activation not in ACTIVATIONS:
-        raise ShoalError(f"unknown activation {activation!r}; choose from {', '.join(ACTIVATIONS)}")
-    body = INITIALIZERS[init]
+    check_activation(activation)
 
-    def make(key: Array, spec: EnvSpec, num_outputs: int) -> ActorCritic:
+    def part(key: Array, sizes: tuple[int, ...], num_out: int, gain: float) -> MLP:
+        return MLP(key, (*sizes, num_out), activation, INITIALIZERS[init], orthogonal(gain))
+
+    return put_together(ActorCritic, part, hidden=hidden, images=images, init=init, init_log_std=init_log_std)
+
+
+def put_together(
+    whole: Callable[..., Tree],
+    part: Callable[[Array, tuple[int, ...], int, float], Tree],
+    *,
+    hidden: tuple[int, ...],
+    images: str,
+    init: str,
+    init_log_std: float,
+) -> Any:
+    """A maker of `whole(encoder, actor, critic, log_std)` of parts `part(key, sizes, num_out, gain)`."""
+
+    def make(key: Array, spec: EnvSpec, num_outputs: int) -> Tree:
         key_encoder, key_actor, key_critic = jax.random.split(key, 3)
-        encoder = make_encoder(key_encoder, spec.observation, images, body)
-        layers = () if isinstance(encoder, NatureCNN | Impala) else hidden
+        encoder = make_encoder(key_encoder, spec.observation, images, INITIALIZERS[init])
+        sizes = (encoder.num_out, *(() if isinstance(encoder, NatureCNN | Impala) else hidden))
         continuous = isinstance(spec.action, Box)
         num_actions = num_outputs // 2 if continuous else num_outputs
-        return ActorCritic(
+        return whole(
             encoder=encoder,
-            actor=MLP(key_actor, (encoder.num_out, *layers, num_actions), activation, body, orthogonal(0.01)),
-            critic=MLP(key_critic, (encoder.num_out, *layers, 1), activation, body, orthogonal(1.0)),
+            actor=part(key_actor, sizes, num_actions, 0.01),
+            critic=part(key_critic, sizes, 1, 1.0),
             log_std=jnp.full(num_actions, init_log_std) if continuous else None,
         )
 
     return make
+
+
+def with_deviation(outputs: Array, log_std: Array | None) -> Array:
+    """A policy's outputs, and behind them the logarithm of its deviation where actions are continuous."""
+    if log_std is None:
+        return outputs
+    return jnp.concatenate([outputs, jnp.broadcast_to(log_std, outputs.shape)], -1)
+
+
+def check_activation(name: str) -> None:
+    """Raise where there is no such activation."""
+    if name not in ACTIVATIONS:
+        raise ShoalError(f"unknown activation {name!r}; choose from {', '.join(ACTIVATIONS)}")
 
 
 def make_policy(

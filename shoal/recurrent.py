@@ -16,13 +16,13 @@ from shoal.networks import (
     INITIALIZERS,
     Dense,
     Encoder,
-    Impala,
-    NatureCNN,
     affine,
-    make_encoder,
+    check_activation,
     orthogonal,
+    put_together,
+    with_deviation,
 )
-from shoal.types import Box, EnvSpec, ShoalError, Tree
+from shoal.types import EnvSpec, Tree
 
 Kind: TypeAlias = Literal["lstm", "gru"]
 
@@ -168,9 +168,7 @@ class RecurrentActorCritic(eqx.Module):
 
         read = (self.actor.read(features), self.critic.read(features))
         carry, (acts, judges) = jax.lax.scan(advance, carry, (read, begins))
-        outputs = self.actor.head(acts)
-        if self.log_std is not None:
-            outputs = jnp.concatenate([outputs, jnp.broadcast_to(self.log_std, outputs.shape)], -1)
+        outputs = with_deviation(self.actor.head(acts), self.log_std)
         return outputs, self.critic.head(judges)[..., 0], carry
 
 
@@ -211,28 +209,15 @@ def recurrent_actor_critic(
     >>> outputs.shape, value.shape
     ((5, 3, 2), (5, 3))
     """
-    if activation not in ACTIVATIONS:
-        raise ShoalError(f"unknown activation {activation!r}; choose from {', '.join(ACTIVATIONS)}")
-    body = INITIALIZERS[init]
-
-    def make(key: Array, spec: EnvSpec, num_outputs: int) -> RecurrentActorCritic:
-        key_encoder, key_actor, key_critic = jax.random.split(key, 3)
-        encoder = make_encoder(key_encoder, spec.observation, images, body)
-        layers = () if isinstance(encoder, NatureCNN | Impala) else hidden
-        continuous = isinstance(spec.action, Box)
-        num_actions = num_outputs // 2 if continuous else num_outputs
-        return RecurrentActorCritic(
-            encoder=encoder,
-            actor=part(key_actor, (encoder.num_out, *layers), num_actions, gain=0.01),
-            critic=part(key_critic, (encoder.num_out, *layers), 1, gain=1.0),
-            log_std=jnp.full(num_actions, init_log_std) if continuous else None,
-        )
+    check_activation(activation)
 
     def part(key: Array, sizes: tuple[int, ...], num_out: int, gain: float) -> Remembering:
         key_core, key_head, *keys = jax.random.split(key, len(sizes) + 1)
         ends = zip(keys, sizes[:-1], sizes[1:], strict=True)
-        layers = [Dense(*end, body) for end in ends]
+        layers = [Dense(*end, INITIALIZERS[init]) for end in ends]
         core = CORES[kind](key_core, sizes[-1], size)
         return Remembering(layers, core, Dense(key_head, size, num_out, orthogonal(gain)), activation)
 
-    return make
+    return put_together(
+        RecurrentActorCritic, part, hidden=hidden, images=images, init=init, init_log_std=init_log_std
+    )

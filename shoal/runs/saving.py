@@ -65,21 +65,17 @@ def in_order(trainer: Trainer, parts: dict[str, Tree]) -> dict[str, Tree]:
 
 def put_back(trainer: Trainer, fresh: TrainState, parts: dict[str, Tree]) -> TrainState:
     """The state of a run from its parts, on the devices."""
-    worlds = fresh.worlds
+    worlds, cohort = fresh.worlds, put(parts["cohort"], fresh.cohort)
+    episodes = put(parts["episodes"], worlds.episodes)
     if "world" in parts:
         laid_out = jax.tree.map(partial(to_places, mesh=trainer.mesh), parts["world"])
         state, step = put((laid_out, parts["time_step"]), (worlds.state, worlds.step))
-        worlds = worlds._replace(state=state, step=step, episodes=put(parts["episodes"], worlds.episodes))
-        cohort = put(parts["cohort"], fresh.cohort)
+        worlds = worlds._replace(state=state, step=step, episodes=episodes)
     else:  # in new episodes
-        episodes = put(parts["episodes"], worlds.episodes)
-        running = (worlds.episodes.running_return, worlds.episodes.running_length)
-        worlds = worlds._replace(
-            episodes=episodes._replace(running_return=running[0], running_length=running[1])
-        )
+        begun = {name: getattr(worlds.episodes, name) for name in ("running_return", "running_length")}
+        worlds = worlds._replace(episodes=episodes._replace(**begun))
         places = jax.tree.map(lambda x: x.sharding, fresh.cohort)
-        abandon = jax.jit(jax.vmap(trainer.learner.abandon), out_shardings=places)
-        cohort = abandon(put(parts["cohort"], fresh.cohort))
+        cohort = jax.jit(jax.vmap(trainer.learner.abandon), out_shardings=places)(cohort)
     return TrainState(
         cohort=cohort,
         worlds=worlds,
