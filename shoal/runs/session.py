@@ -147,8 +147,8 @@ def watch(session: Session) -> Generator[Report, None, None]:
                     scribe.write(report)
                 yield report
                 waited, score = time.monotonic() - saved_at, top_score(report)
-                asked = waited > SAVE_SECONDS or (score > best and waited > SAVE_SECONDS / 6)
-                if report.due and told(int(asked)):
+                better = report.due and score > best and waited > SAVE_SECONDS / 6
+                if told(int(waited > SAVE_SECONDS or better)):
                     save(session, report)
                     saved_step, saved_at, best = report.step, time.monotonic(), max(best, score)
     except Exception as error:
