@@ -13,42 +13,33 @@ import optax
 from jax import Array
 
 from shoal import trees
-from shoal.learners import observations, sequences
-from shoal.learners.minibatches import arrange, shuffles, stratify
+from shoal.learners import observations, schedules, sequences, targets
+from shoal.learners.epochs import cut_anew, cut_once, weigh
+from shoal.learners.minibatches import shuffles, stratify
 from shoal.learners.observations import named, no_moments, take_in
-from shoal.learners.ppo_config import PPOConfig
+from shoal.learners.ppo_config import Hypers, PPOConfig
 from shoal.mesh import DATA, add_up
 from shoal.networks import NetworkMaker, actor_critic, is_image
 from shoal.ops import advice, losses, statistics
-from shoal.ops.advantages import discounted_returns, generalised_advantages
+from shoal.ops.advantages import (
+    discounted_returns,
+    generalised_advantages,
+    rewards_to_go,
+    standardise_advantages,
+)
 from shoal.ops.advice import Advised
 from shoal.ops.distributions import Distribution, distribution_for
-from shoal.ops.statistics import Running, weighted_mean
+from shoal.ops.statistics import Running
 from shoal.recurrent import RecurrentNetworkMaker, recurrent_actor_critic
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
 
-class Hypers(NamedTuple):
-    """What a population may evolve: data, so a change never recompiles. Every leaf is ()."""
-
-    learning_rate: Array
-    gamma: Array
-    gae_lambda: Array
-    clip_coef: Array
-    ent_coef: Array
-    vf_coef: Array
-    max_grad_norm: Array
-    target_kl: Array
-    kl_goal: Array
-    comm_penalty_coeff: Array
-    prox_coef: Array
-
-
 class Statistics(NamedTuple):
-    """Running moments of each named observation that is standardised, and of discounted returns."""
+    """Running moments of each named observation that is standardised, of returns, of the critic's targets."""
 
     obs: dict[str, Running]
     returns: Running
+    targets: Running | tuple[()] = ()  # where they are standardised
 
 
 class Memory(NamedTuple):
@@ -59,6 +50,7 @@ class Memory(NamedTuple):
     discounted_return: Array  # (E,) so far in each environment's episode
     carry: Tree = ()  # (E, ...) what a policy with memory remembers of its episodes
     start: Tree = ()  # (E, ...) what it remembered when the rollout under way began
+    reward_range: Array | tuple[()] = ()  # (2,) the least and the largest so far, where asked for
 
 
 class Batch(NamedTuple):
@@ -125,7 +117,8 @@ def ppo(
     judging = () if config.remembers else (opinion, distance, value)
     functions = (init, draw, act, update, visit, *judging)
     bound = {function.__name__: partial(function, setup) for function in functions}
-    return Learner(**bound, abandon=abandon, by_env=Memory(False, False, True, carry=True, start=True))
+    by_env = Memory(False, False, discounted_return=True, carry=True, start=True, reward_range=False)
+    return Learner(**bound, abandon=abandon, by_env=by_env)
 
 
 def default_network(config: PPOConfig) -> NetworkMaker | RecurrentNetworkMaker:
@@ -146,8 +139,8 @@ def init(setup: Setup, key: Array) -> LearnerState:
     """A learner that has seen nothing."""
     config = setup.config
     params = setup.make_network(key, setup.spec, setup.distribution.num_outputs)
-    settings = {name: getattr(config, name) for name in Hypers._fields}
-    hypers = Hypers(**{name: jnp.float32(jnp.inf if x is None else x) for name, x in settings.items()})
+    settings = (getattr(config, name) for name in Hypers._fields)
+    hypers = Hypers(*(jnp.float32(x if isinstance(x, int | float) else jnp.inf) for x in settings))
     moments = no_moments(setup.spec.observation) if config.norm_obs else {}
     num_envs = config.num_envs // setup.shards
     rest = nothing(setup, params, num_envs)
@@ -157,11 +150,12 @@ def init(setup: Setup, key: Array) -> LearnerState:
         discounted_return=jnp.zeros(num_envs),
         carry=rest,
         start=rest,
+        reward_range=targets.no_range() if config.bootstrap_clip == "dynamic" else (),
     )
-    opt_state = optimiser(hypers, hypers.learning_rate).init(params)
+    opt_state = optimiser(hypers).init(params)
     return LearnerState(
         params=params,
-        statistics=Statistics(moments, statistics.empty()),
+        statistics=Statistics(moments, statistics.empty(), statistics.empty() if config.norm_value else ()),
         opt_state=opt_state,
         hypers=hypers,
         memory=memory,
@@ -200,9 +194,9 @@ def nothing(setup: Setup, params: Tree, num_envs: int) -> Tree:
 
 def abandon(state: LearnerState) -> LearnerState:
     """The learner about to begin new episodes: their returns count from 0, and nothing is remembered."""
-    memory = state.memory
-    episodes = jax.tree.map(jnp.zeros_like, (memory.discounted_return, memory.carry, memory.start))
-    return state._replace(memory=Memory(memory.num_updates, memory.kl_coef, *episodes))
+    names = ("discounted_return", "carry", "start")
+    nothing = {name: jax.tree.map(jnp.zeros_like, getattr(state.memory, name)) for name in names}
+    return state._replace(memory=state.memory._replace(**nothing))
 
 
 def update(
@@ -211,14 +205,17 @@ def update(
     """Learn from one rollout.
 
     Observations are standardised by the moments that acted, and the moments take in this rollout
-    only afterwards: the first minibatch's ratio is 1.
+    only afterwards: the first minibatch's ratio is 1. Hyperparameters are those of the moment.
     """
-    moments = take_in(state.statistics.obs, rollout.obs, rollout.valid, setup.data)
-    state, rollout = scale_rewards(setup, state, rollout)
+    moments, hypers = take_in(state.statistics.obs, rollout.obs, rollout.valid, setup.data), state.hypers
+    now = schedules.at(setup.config.plan, hypers, state.memory.num_updates, setup.num_updates)
+    state, rollout = scale_rewards(setup, state._replace(hypers=now), rollout)
     batch = assess(setup, state, rollout)
-    state, metrics = learn(setup, key, state, batch)
+    state = take_in_targets(setup, state, batch)
+    state, metrics = learn(setup, key, state, rollout, as_said(setup, state, batch))
     memory = state.memory._replace(num_updates=state.memory.num_updates + 1, start=state.memory.carry)
-    return state._replace(statistics=state.statistics._replace(obs=moments), memory=memory), metrics
+    state = state._replace(statistics=state.statistics._replace(obs=moments), hypers=hypers, memory=memory)
+    return state, metrics
 
 
 def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, Rollout]:
@@ -235,8 +232,10 @@ def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[
             statistics=state.statistics._replace(returns=moments),
             memory=state.memory._replace(discounted_return=start),
         )
-    if config.clip_reward is not None:
-        reward = jnp.clip(reward, -config.clip_reward, config.clip_reward)
+    reward = targets.clip_rewards(config, state.hypers, reward)
+    if config.bootstrap_clip == "dynamic":
+        seen = targets.widen(state.memory.reward_range, reward, rollout.valid, setup.data)
+        state = state._replace(memory=state.memory._replace(reward_range=seen))
     return state, rollout._replace(reward=reward)
 
 
@@ -259,18 +258,18 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     else:
         outputs, value = jax.lax.map(state.params, obs) if pictures else state.params(obs)
         _, last_value = state.params(last_obs)
+    if setup.config.norm_value:
+        value, last_value = (targets.restored(x, state.statistics.targets) for x in (value, last_value))
+    next_value = jnp.concatenate([value[1:], last_value[None]])
+    ends, hypers = (rollout.terminated, rollout.truncated, rollout.valid), state.hypers
     advantage = generalised_advantages(
-        rollout.reward,
-        value,
-        jnp.concatenate([value[1:], last_value[None]]),
-        rollout.terminated,
-        rollout.truncated,
-        rollout.valid,
-        state.hypers.gamma,
-        state.hypers.gae_lambda,
+        rollout.reward, value, next_value, *ends, hypers.gamma, hypers.gae_lambda
     )
     weight = rollout.valid.astype(jnp.float32)
     target = advantage + value
+    if setup.config.clips_bootstrap:
+        bootstrap = targets.clip_bootstrap(setup.config, hypers, state.memory.reward_range, next_value)
+        target = rewards_to_go(rollout.reward, bootstrap, *ends, hypers.gamma)
     if setup.config.norm_adv == "batch":
         advantage = standardise_advantages(advantage, weight, setup.data)
     log_prob = setup.distribution.log_prob(outputs, rollout.action)
@@ -281,6 +280,23 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     if setup.config.remembers:
         return sequences.turned(batch._replace(begins=rollout.begins))._replace(start=state.memory.start)
     return trees.merge_axes(batch)
+
+
+def take_in_targets(setup: Setup, state: LearnerState, batch: Batch) -> LearnerState:
+    """The learner whose moments of targets have a rollout's in them, where targets are standardised."""
+    if not setup.config.norm_value:
+        return state
+    fresh = statistics.summarise(batch.target, batch.weight, setup.data)
+    moments = statistics.merge(state.statistics.targets, fresh)
+    return state._replace(statistics=state.statistics._replace(targets=moments))
+
+
+def as_said(setup: Setup, state: LearnerState, batch: Batch) -> Batch:
+    """The batch with values and targets in the units that the critic speaks in."""
+    if not setup.config.norm_value:
+        return batch
+    value, target = (targets.standardised(x, state.statistics.targets) for x in (batch.value, batch.target))
+    return batch._replace(value=value, target=target)
 
 
 def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
@@ -300,37 +316,33 @@ def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) 
 def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
     """What the critic says of each observation, in the environment's own rewards."""
     _, value = state.params(standardise(setup, state, obs))
+    value = targets.restored(value, state.statistics.targets) if setup.config.norm_value else value
     return value * reward_scale(state.statistics.returns) if setup.config.norm_reward else value
 
 
 def learn(
-    setup: Setup, key: Array, state: LearnerState, batch: Batch
+    setup: Setup, key: Array, state: LearnerState, rollout: Rollout, batch: Batch
 ) -> tuple[LearnerState, dict[str, Array]]:
     """Epochs of shuffled minibatches; a learner past `target_kl` sits the remaining epochs out."""
     config = setup.config
-    remaining = jnp.maximum(1.0 - state.memory.num_updates / setup.num_updates, 0.0)
-    rate = state.hypers.learning_rate * (remaining if config.anneal_lr else 1.0)
     if config.objective == "mdpo":
+        remaining = jnp.maximum(1.0 - state.memory.num_updates / setup.num_updates, 0.0)
         kl_coef = config.kl_coef / jnp.maximum(remaining, 1 / setup.num_updates)
         state = state._replace(memory=state.memory._replace(kl_coef=kl_coef))
-    hypers = state.hypers._replace(
-        clip_coef=state.hypers.clip_coef * (remaining if config.anneal_clip else 1.0),
-        ent_coef=state.hypers.ent_coef * (remaining if config.anneal_ent else 1.0),
-    )
-    step = partial(improve, setup, state._replace(hypers=hypers), rate)
+    step = partial(improve, setup, state)
     pieces = 1 if config.remembers else config.num_steps  # that an environment's part is cut into
     strata = stratify(pieces, config.num_envs, config.num_minibatches, setup.shards)
     orders = shuffles(key, config.update_epochs, pieces, strata, config.num_minibatches, setup.shards)
-    # For all epochs at once: where devices share a learner, they meet for it once and not each time.
-    weighed = jax.vmap(jax.vmap(partial(weigh, setup)))(
-        *jax.vmap(partial(arrange, (batch.advantage, batch.weight)))(orders)
-    )
-    rest = batch._replace(advantage=(), weight=())
+    weighing = partial(weigh, config.norm_adv, setup.data)
+    if config.recalc_adv and config.update_epochs > 1:
+        again = lambda params: as_said(setup, state, assess(setup, state._replace(params=params), rollout))
+        cut, given = cut_anew(weighing, batch, orders, again)
+    else:
+        cut, given = cut_once(weighing, batch, orders)
 
     def epoch(carry, given):
-        (before, running), (blocks, (advantage, weight)) = carry, given
-        parts = arrange(rest, blocks)._replace(advantage=advantage, weight=weight)
-        after, metrics = jax.lax.scan(step, before, parts)
+        before, running = carry
+        after, metrics = jax.lax.scan(step, before, cut(before[0], given))
         metrics = jax.tree.map(jnp.mean, metrics)
         if config.target_kl is None:
             return (after, running), (metrics, running)
@@ -339,11 +351,12 @@ def learn(
         return (after, running & (kl <= state.hypers.target_kl)), (metrics, running)
 
     start = ((state.params, state.opt_state), jnp.bool_(True))
-    ((params, opt_state), _), (metrics, ran) = jax.lax.scan(epoch, start, (orders, weighed))
+    ((params, opt_state), _), (metrics, ran) = jax.lax.scan(epoch, start, given)
     last_kl = metrics["approx_kl"][jnp.sum(ran) - 1]
     metrics = jax.tree.map(lambda x: jnp.mean(x, where=ran), metrics)
-    metrics |= shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
-    metrics["learning_rate"] = rate
+    metrics |= losses.shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
+    moving = ("learning_rate", *(schedule.name for schedule in config.plan))
+    metrics |= {name: getattr(state.hypers, name) for name in moving}
     metrics["explained_variance"] = losses.explained_variance(
         batch.value, batch.target, batch.weight, setup.data
     )
@@ -351,20 +364,12 @@ def learn(
     if config.objective in ("kl", "mdpo"):
         metrics["kl_coef"] = memory.kl_coef
     if config.objective == "kl":
-        memory = memory._replace(kl_coef=steer(memory.kl_coef, last_kl, state.hypers.kl_goal))
+        memory = memory._replace(kl_coef=losses.steer(memory.kl_coef, last_kl, state.hypers.kl_goal))
     return state._replace(params=params, opt_state=opt_state, memory=memory), metrics
 
 
-def weigh(setup: Setup, advantage: Array, weight: Array) -> tuple[Array, Array]:
-    """A minibatch's advantages, standardised as configured, and its weights, adding up to 1."""
-    if setup.config.norm_adv == "minibatch":
-        advantage = standardise_advantages(advantage, weight, setup.data)
-    num_valid = add_up(jnp.sum(weight), setup.data)
-    return advantage, weight / jnp.maximum(num_valid, 1.0)
-
-
 def improve(
-    setup: Setup, state: LearnerState, rate: Array, carry: tuple[Tree, Tree], batch: Batch
+    setup: Setup, state: LearnerState, carry: tuple[Tree, Tree], batch: Batch
 ) -> tuple[tuple[Tree, Tree], dict[str, Array]]:
     """One step of the optimiser on one minibatch, whose gradient may be computed in pieces."""
     params, opt_state = carry
@@ -378,7 +383,7 @@ def improve(
         (grads, metrics), _ = jax.lax.scan(add, zero, pieces)
     grads, metrics = add_up((grads, metrics), setup.data)  # each device's is its samples' part of the sum
     grads = jax.lax.pmean(grads, setup.across) if setup.across else grads
-    updates, opt_state = optimiser(state.hypers, rate).update(grads, opt_state, params)
+    updates, opt_state = optimiser(state.hypers).update(grads, opt_state, params)
     metrics["grad_norm"] = optax.tree.norm(grads)
     return (optax.apply_updates(params, updates), opt_state), metrics
 
@@ -403,14 +408,17 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
         policy = losses.clipped_surrogate(ratio, batch.advantage, hypers.clip_coef)
     else:
         policy = losses.surrogate(ratio, batch.advantage)
+    error = losses.squared_error
+    if setup.config.value_loss == "huber":
+        error = partial(losses.huber_error, delta=setup.config.huber_delta)
     if setup.config.clip_vloss:
-        error = losses.clipped_squared_error(value, batch.value, batch.target, hypers.clip_coef)
+        wrong = losses.clipped_error(error, value, batch.value, batch.target, hypers.clip_coef)
     else:
-        error = losses.squared_error(value, batch.target)
+        wrong = error(value, batch.target)
     entropy = total(distribution.entropy(outputs))
     terms = {
         "policy": total(policy),
-        "value": hypers.vf_coef * total(error),
+        "value": hypers.vf_coef * total(wrong),
         "entropy": -hypers.ent_coef * entropy,
     }
     if setup.config.objective == "kl":
@@ -433,38 +441,15 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
     return jnp.asarray(sum(terms.values())), metrics
 
 
-def shares(terms: dict[str, Array]) -> dict[str, Array]:
-    """The loss as a whole, and how much of its size each term makes up."""
-    size = sum(jnp.abs(term) for term in terms.values()) + 1e-12
-    parts = {name.replace("loss/", "loss_share/"): jnp.abs(term) / size for name, term in terms.items()}
-    return parts | {"loss/total": jnp.asarray(sum(terms.values()))}
-
-
-def optimiser(hypers: Hypers, rate: Array) -> optax.GradientTransformation:
+def optimiser(hypers: Hypers) -> optax.GradientTransformation:
     """Adam on a gradient of bounded norm; the step size and the bound are data."""
     return optax.flatten(
         optax.chain(
             optax.clip_by_global_norm(hypers.max_grad_norm),
             optax.scale_by_adam(eps=1e-5),
-            optax.scale_by_learning_rate(rate),
+            optax.scale_by_learning_rate(hypers.learning_rate),
         )
     )
-
-
-def steer(kl_coef: Array, kl: Array, goal: Array) -> Array:
-    """Double the penalty's weight after too large a step, halve it after too small a one.
-
-    >>> [steer(1.0, kl, 0.01).item() for kl in (0.1, 0.01, 0.001)]
-    [2.0, 1.0, 0.5]
-    """
-    factor = jnp.where(kl > 1.5 * goal, 2.0, jnp.where(kl < goal / 1.5, 0.5, 1.0))
-    return jnp.clip(kl_coef * factor, 1e-4, 1e4)
-
-
-def standardise_advantages(advantage: Array, weight: Array, across: tuple[str, ...] = ()) -> Array:
-    """Mean 0 and deviation 1 over the valid samples; a lone sample stays finite."""
-    centred = advantage - weighted_mean(advantage, weight, across)
-    return centred / (jnp.sqrt(weighted_mean(centred**2, weight, across)) + 1e-8)
 
 
 def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:

@@ -1,10 +1,37 @@
-"""PPO's settings, each with what it does."""
+"""PPO's settings, each with what it does, and which of them are data."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
+from jax import Array
+
+from shoal.learners import schedules
+from shoal.learners.schedules import Schedule
 from shoal.learners.sequences import check_division
 from shoal.types import ShoalError, check_choices
+
+ANNEALED = {"anneal_lr": "learning_rate", "anneal_clip": "clip_coef", "anneal_ent": "ent_coef"}
+"""Switches that let a hyperparameter fall linearly to 0 over the run."""
+
+
+class Hypers(NamedTuple):
+    """What populations evolve and schedules change: data, so a change never recompiles. Every leaf is ()."""
+
+    learning_rate: Array
+    gamma: Array
+    gae_lambda: Array
+    clip_coef: Array
+    ent_coef: Array
+    vf_coef: Array
+    max_grad_norm: Array
+    target_kl: Array
+    kl_goal: Array
+    comm_penalty_coeff: Array
+    prox_coef: Array
+    clip_reward: Array
+    reward_floor: Array
+    bootstrap_clip: Array
+    bootstrap_floor: Array
 
 
 @dataclass(frozen=True)
@@ -42,6 +69,19 @@ class PPOConfig:
     """Skip the epochs that remain once an epoch's mean KL exceeds this."""
     norm_adv: Literal["minibatch", "batch", "none"] = "minibatch"
     """Over what advantages are standardised."""
+    recalc_adv: bool = False
+    """Compute values, advantages and targets anew at the start of every epoch after the first."""
+    value_loss: Literal["squared", "huber"] = "squared"
+    """The critic's error: its square, or no more than proportional to it beyond huber_delta."""
+    huber_delta: float = 10.0
+    """The error beyond which value_loss huber grows linearly."""
+    norm_value: bool = False
+    """Let the critic learn targets standardised by their running statistics."""
+    bootstrap_clip: float | Literal["dynamic"] | None = None
+    """Let the critic learn rewards to go, plus where they are cut off a value of at most this; dynamic: no
+    less and no more than any reward so far."""
+    bootstrap_floor: float | None = None
+    """The least such value; -bootstrap_clip unless given."""
     clip_vloss: bool = False
     """Hold the value near its old one, by clip_coef. Off: it freezes critics of large returns."""
     ent_coef: float = 0.01
@@ -60,6 +100,8 @@ class PPOConfig:
     """Divide rewards by the running spread of discounted returns."""
     clip_reward: float | None = None
     """Bound on rewards as the learner sees them, after standardising; scores stay raw."""
+    reward_floor: float | None = None
+    """The least such reward; -clip_reward unless given."""
     comm_penalty_coeff: float = 0.1
     """Weight of the KL to the policies an exchange shows the learner (exchange neighbours)."""
     comm_direction: Literal["forward", "reverse"] = "forward"
@@ -84,6 +126,9 @@ class PPOConfig:
     """What remembers the episode so far, after the hidden layers: actor and critic have one each."""
     memory_size: int = 64
     """How many numbers it remembers (an lstm twice as many)."""
+    schedules: tuple[str, ...] = ()
+    """Hyperparameters that change over the run: NAME=SHAPE(END, N steps), or iterations, or the whole run,
+    e.g. "learning_rate=linear(1e-4, 200 iterations)"; the shapes are linear, log and step."""
 
     evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_coef", "ent_coef")
     """What a population changes unless told."""
@@ -110,6 +155,19 @@ class PPOConfig:
         return self.rows * max(self.hidden, default=1) ** 2
 
     @property
+    def clips_bootstrap(self) -> bool:
+        """Whether the critic learns rewards to go, with a bounded value at their end."""
+        return self.bootstrap_clip is not None or self.bootstrap_floor is not None
+
+    @property
+    def plan(self) -> tuple[Schedule, ...]:
+        """How hyperparameters change over the run."""
+        starts = {name: getattr(self, name) for name in Hypers._fields}
+        annealed = (name for switch, name in ANNEALED.items() if getattr(self, switch))
+        to_zero = (Schedule(name, "linear", 0.0) for name in annealed)
+        return *to_zero, *(schedules.read(text, starts, self.rollout_size) for text in self.schedules)
+
+    @property
     def remembers(self) -> bool:
         """Whether the policy is recurrent: it then learns from whole sequences."""
         return self.memory != "none"
@@ -131,6 +189,10 @@ class PPOConfig:
             raise ShoalError("learning_rate must be positive, gamma and gae_lambda between 0 and 1")
         if self.comm_penalty_coeff < 0 or self.prox_coef < 0:
             raise ShoalError("comm_penalty_coeff and prox_coef must not be negative")
+        if self.huber_delta <= 0:
+            raise ShoalError(f"huber_delta must be above 0, not {self.huber_delta}")
+        self._check_bounds()
+        schedules.check(self.plan)
         if self.rollout_size % (self.num_minibatches * self.grad_accumulation):
             raise ShoalError(
                 f"num_minibatches {self.num_minibatches} x grad_accumulation {self.grad_accumulation} "
@@ -138,3 +200,13 @@ class PPOConfig:
             )
         if self.remembers:
             check_division(self.num_envs, self.num_minibatches * self.grad_accumulation)
+
+    def _check_bounds(self):
+        if isinstance(self.bootstrap_clip, str) and self.bootstrap_clip != "dynamic":
+            raise ShoalError(f"bootstrap_clip must be a number or dynamic, not {self.bootstrap_clip!r}")
+        if self.bootstrap_clip == "dynamic" and self.bootstrap_floor is not None:
+            raise ShoalError("bootstrap_clip dynamic has a lower bound of its own: leave bootstrap_floor out")
+        for clip, floor in (("clip_reward", "reward_floor"), ("bootstrap_clip", "bootstrap_floor")):
+            high, low = getattr(self, clip), getattr(self, floor)
+            if isinstance(high, int | float) and (-high if low is None else low) > high:
+                raise ShoalError(f"{clip} {high} lies below {floor} {-high if low is None else low}")

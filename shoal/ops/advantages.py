@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from shoal.ops.statistics import weighted_mean
+
 
 def generalised_advantages(
     reward: Array,
@@ -55,3 +57,44 @@ def discounted_returns(start: Array, reward: Array, over: Array, gamma: Array | 
         return jnp.where(over, 0.0, running), running
 
     return jax.lax.scan(forwards, start, (reward, over), unroll=4)
+
+
+def rewards_to_go(
+    reward: Array,
+    bootstrap: Array,
+    terminated: Array,
+    truncated: Array,
+    valid: Array,
+    gamma: Array | float,
+) -> Array:
+    """Discounted rewards up to the end of the episode or of the rollout, all arguments (T, E).
+
+    G_t = r_t + gamma G_{t+1}, where the episode and the rollout go on
+    G_t = r_t + gamma b_t,     at a truncation and at the rollout's last step
+    G_t = r_t,                 at a termination
+
+    `bootstrap[t]` is b_t, what is expected of the observation after step t.
+
+    >>> import jax.numpy as jnp
+    >>> one = jnp.ones((3, 1))
+    >>> no, yes = one < 0, one > 0
+    >>> rewards_to_go(one, 4 * one, no, no, yes, 0.5)[:, 0].tolist()
+    [2.25, 2.5, 3.0]
+    """
+
+    def backwards(following, step):
+        reward, bootstrap, terminated, truncated, valid = step
+        following = jnp.where(truncated, bootstrap, following)
+        sum_to_go = reward + gamma * jnp.where(terminated, 0.0, following)
+        sum_to_go = jnp.where(valid, sum_to_go, 0.0)
+        return sum_to_go, sum_to_go
+
+    steps = (reward, bootstrap, terminated, truncated, valid)
+    _, sums = jax.lax.scan(backwards, bootstrap[-1], steps, reverse=True, unroll=4)
+    return sums
+
+
+def standardise_advantages(advantage: Array, weight: Array, across: tuple[str, ...] = ()) -> Array:
+    """Mean 0 and deviation 1 over the valid samples; a lone sample stays finite."""
+    centred = advantage - weighted_mean(advantage, weight, across)
+    return centred / (jnp.sqrt(weighted_mean(centred**2, weight, across)) + 1e-8)

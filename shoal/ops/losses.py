@@ -1,9 +1,15 @@
 """Losses, one number per sample; whoever calls them takes the mean."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import jax.numpy as jnp
 from jax import Array
 
 from shoal.ops.statistics import weighted_mean
+
+Error: TypeAlias = Callable[[Array, Array], Array]
+"""How wrong a value is, from the value and its target."""
 
 
 def clipped_surrogate(ratio: Array, advantage: Array, clip: Array | float) -> Array:
@@ -26,15 +32,27 @@ def squared_error(value: Array, target: Array) -> Array:
     return 0.5 * (value - target) ** 2
 
 
-def clipped_squared_error(value: Array, old_value: Array, target: Array, clip: Array | float) -> Array:
+def huber_error(value: Array, target: Array, delta: float) -> Array:
+    """e^2 / 2 for an error e = |V - target| up to delta, delta (e - delta / 2) beyond (Huber 1964).
+
+    >>> import jax.numpy as jnp
+    >>> huber_error(jnp.array([1.0, 5.0]), jnp.array([0.0, 0.0]), 2.0).tolist()
+    [0.5, 8.0]
+    """
+    error = jnp.abs(value - target)
+    within = jnp.minimum(error, delta)
+    return within * (error - 0.5 * within)
+
+
+def clipped_error(error: Error, value: Array, old_value: Array, target: Array, clip: Array | float) -> Array:
     """The larger of the errors of V and of V held within +-clip of the value before the update.
 
     >>> import jax.numpy as jnp
-    >>> clipped_squared_error(jnp.array(3.0), jnp.array(1.0), jnp.array(4.0), 0.5).item()
+    >>> clipped_error(squared_error, jnp.array(3.0), jnp.array(1.0), jnp.array(4.0), 0.5).item()
     3.125
     """
     near = old_value + jnp.clip(value - old_value, -clip, clip)
-    return jnp.maximum(squared_error(value, target), squared_error(near, target))
+    return jnp.maximum(error(value, target), error(near, target))
 
 
 def approximate_kl(log_ratio: Array) -> Array:
@@ -47,3 +65,20 @@ def explained_variance(value: Array, target: Array, weight: Array, across: tuple
     spread = lambda x: weighted_mean((x - weighted_mean(x, weight, across)) ** 2, weight, across)
     varies = spread(target) > 0
     return jnp.where(varies, 1 - spread(target - value) / jnp.where(varies, spread(target), 1.0), jnp.nan)
+
+
+def shares(terms: dict[str, Array]) -> dict[str, Array]:
+    """The loss as a whole, and how much of its size each term makes up."""
+    size = sum(jnp.abs(term) for term in terms.values()) + 1e-12
+    parts = {name.replace("loss/", "loss_share/"): jnp.abs(term) / size for name, term in terms.items()}
+    return parts | {"loss/total": jnp.asarray(sum(terms.values()))}
+
+
+def steer(kl_coef: Array, kl: Array, goal: Array) -> Array:
+    """Double the penalty's weight after too large a step, halve it after too small a one.
+
+    >>> [steer(1.0, kl, 0.01).item() for kl in (0.1, 0.01, 0.001)]
+    [2.0, 1.0, 0.5]
+    """
+    factor = jnp.where(kl > 1.5 * goal, 2.0, jnp.where(kl < goal / 1.5, 0.5, 1.0))
+    return jnp.clip(kl_coef * factor, 1e-4, 1e4)

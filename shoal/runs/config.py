@@ -21,6 +21,11 @@ from shoal.types import ShoalError
 
 ALGORITHMS = {"ppo": PPOConfig, "td3": TD3Config, "dqn": DQNConfig}
 """Settings by the name of the algorithm."""
+LISTS = {
+    "evolve": "names, each with or without =PRIOR",
+    "schedules": "NAME=SHAPE(END) or NAME=SHAPE(END, N steps)",
+}
+"""Settings that are lists of texts, and how these are written."""
 EXCHANGE_NAMES = {f.name for f in fields(ExchangeConfig)}
 EXCHANGE_KINDS = get_args(get_type_hints(ExchangeConfig)["exchange"])
 
@@ -79,11 +84,9 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
         raise ShoalError("no environment is named")
     if isinstance(settings.get("hidden"), list | int):
         settings["hidden"] = tuple(np.atleast_1d(settings["hidden"]).tolist())
-    if settings.get("evolve") is not None and not isinstance(settings["evolve"], list | tuple | str):
-        raise ShoalError("evolve must be a list of names, each with or without =PRIOR")
-    if isinstance(settings.get("evolve"), list | str):
-        evolve = settings["evolve"]
-        settings["evolve"] = (evolve,) if isinstance(evolve, str) else tuple(str(name) for name in evolve)
+    for name, form in LISTS.items():
+        if settings.get(name) is not None:
+            settings[name] = _listed(name, settings[name], form)
     if isinstance(settings.get("env_params"), str | Path):
         settings["env_params"] = read_json(settings["env_params"])
     try:
@@ -93,6 +96,13 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
         return TrainConfig(algo=learner, exchanges=exchanges, **train)
     except TypeError as error:
         raise ShoalError(f"a setting has the wrong kind of value: {error}") from error
+
+
+def _listed(name: str, texts: Any, form: str) -> tuple[str, ...]:
+    """Several texts, or one alone."""
+    if not isinstance(texts, list | tuple | str):
+        raise ShoalError(f"{name} must be a list of {form}")
+    return (texts,) if isinstance(texts, str) else tuple(str(text) for text in texts)
 
 
 def to_settings(config: TrainConfig) -> dict[str, Any]:

@@ -87,7 +87,8 @@ def test_mistakes_are_named_in_one_line(text, mistake):
 def test_the_default_priors_are_ones_that_could_be_read_and_belong_to_a_learner():
     for prior in PRIORS.values():
         assert read_prior(f"{prior.kind} {prior.low} {prior.high}") == prior
-    assert set(PPO_PRIORS) == set(PPOHypers._fields) - {"target_kl", "kl_goal"}
+    bounds = {"clip_reward", "reward_floor", "bootstrap_clip", "bootstrap_floor"}
+    assert set(PPO_PRIORS) == set(PPOHypers._fields) - {"target_kl", "kl_goal"} - bounds
     assert set(PRIORS) - set(PPO_PRIORS) == set(TD3Hypers._fields) - set(PPO_PRIORS) - {"target_noise_clip"}
 
 

@@ -111,7 +111,7 @@ def differ(a, b):
 
 def caught_batch(monkeypatch, setup, state, rollout):
     """What `update` is about to learn from."""
-    monkeypatch.setattr(ppo, "learn", lambda setup, key, state, batch: (state, batch))
+    monkeypatch.setattr(ppo, "learn", lambda setup, key, state, rollout, batch: (state, batch))
     return jax.jit(partial(ppo.update, setup))(KEY, state, rollout)[1]
 
 
@@ -216,7 +216,7 @@ def test_a_minibatch_of_one_stays_finite(weight):
     state = lab().state
     batch = jax.tree.map(lambda x: x[:1], lab().assess(state, lab().rollout))
     batch = batch._replace(weight=jnp.float32([weight]))
-    result = improve_one(lab().setup)(state, 1e-3, (state.params, state.opt_state), batch)
+    result = improve_one(lab().setup)(state, (state.params, state.opt_state), batch)
     assert_finite(result)
     assert differ(result[0][0], state.params) == (weight > 0)
 
@@ -231,13 +231,13 @@ def test_the_gradient_is_clipped_for_each_learner_by_itself():
     state = lab().state
     batch = lab().assess(state, lab().rollout)
     huge = batch._replace(target=1e6 * batch.target)
-    improve = jax.jit(jax.vmap(partial(ppo.improve, lab().setup), in_axes=(0, None, 0, 0)))
+    improve = jax.jit(jax.vmap(partial(ppo.improve, lab().setup)))
 
     def improved(first, max_grad_norm):
         states = twice(state)
         hypers = states.hypers._replace(max_grad_norm=jnp.float32(max_grad_norm))
         carry = (states.params, states.opt_state)
-        return improve(states._replace(hypers=hypers), 1e-3, carry, trees.stack([first, batch]))
+        return improve(states._replace(hypers=hypers), carry, trees.stack([first, batch]))
 
     (params, opt_state), metrics = improved(huge, [0.5, 0.01])
     norms = jax.vmap(optax.tree.norm)(opt_state[1].mu)
@@ -273,7 +273,7 @@ def test_accumulated_gradients_are_the_whole_gradient():
     for pieces in (1, 4):
         setup = lab().setup._replace(config=PPOConfig(**SMALL, grad_accumulation=pieces))
         improve = jax.jit(partial(ppo.improve, setup))
-        results.append(improve(state, 1e-3, (state.params, state.opt_state), batch))
+        results.append(improve(state, (state.params, state.opt_state), batch))
     ((one, one_opt), one_metrics), ((four, four_opt), four_metrics) = results
     close = partial(np.testing.assert_allclose, atol=1e-6)
     jax.tree.map(close, (one, one_opt), (four, four_opt))
@@ -288,7 +288,7 @@ def test_every_sample_is_visited_once_an_epoch_in_a_new_order(
     sizes = {"num_envs": num_envs, "num_steps": num_steps, "num_minibatches": num_minibatches}
     config = PPOConfig(**sizes, update_epochs=3)
 
-    def spy(setup, state, rate, carry, batch):
+    def spy(setup, state, carry, batch):
         met, place = carry
         metrics = dict.fromkeys(["approx_kl", "loss/total"], 0.0)
         return (met.at[place].set(batch.target), place + 1), jax.tree.map(jnp.float32, metrics)
@@ -298,7 +298,7 @@ def test_every_sample_is_visited_once_an_epoch_in_a_new_order(
     batch = Batch(*[numbers] * 8)
     met = jnp.full((3 * num_minibatches, config.rollout_size // num_minibatches), -1.0)
     state, setup = lab().state._replace(params=met, opt_state=0), lab().setup._replace(config=config)
-    learn = jax.jit(lambda key: ppo.learn(setup, key, state, batch)[0].params)
+    learn = jax.jit(lambda key: ppo.learn(setup, key, state, lab().rollout, batch)[0].params)
     first, second = (np.asarray(learn(jax.random.key(seed))).reshape(3, -1) for seed in (0, 1))
     for epoch in (*first, *second):
         assert sorted(epoch) == numbers.tolist()
@@ -308,7 +308,7 @@ def test_every_sample_is_visited_once_an_epoch_in_a_new_order(
 
 def test_adam_divides_by_its_spread_plus_a_hundred_thousandth():
     """The first step is -rate g / (|g| + eps): half of the rate where g = eps."""
-    optimiser = ppo.optimiser(lab().state.hypers, 0.1)
+    optimiser = ppo.optimiser(lab().state.hypers._replace(learning_rate=0.1))
     gradient = jnp.array([1e-5, 0.0, -3e-5])
     step, _ = optimiser.update(gradient, optimiser.init(gradient))
     np.testing.assert_allclose(step, [-0.05, 0.0, 0.075], rtol=1e-4)
@@ -385,7 +385,9 @@ def test_hypers_are_scalars_whose_change_takes_effect_and_compiles_nothing():
         "max_grad_norm": 1e-3,
         "target_kl": 1e-12,
     }
-    assert {*new, "kl_goal", "comm_penalty_coeff", "prox_coef"} == {*Hypers._fields}
+    elsewhere = {"kl_goal", "comm_penalty_coeff", "prox_coef"}
+    bounds = {"clip_reward", "reward_floor", "bootstrap_clip", "bootstrap_floor"}
+    assert new.keys() | elsewhere | bounds == {*Hypers._fields}
     before = update(state)
     for name, value in new.items():
         changed = state._replace(hypers=state.hypers._replace(**{name: jnp.float32(value)}))
@@ -444,7 +446,9 @@ def test_a_reward_of_five_reaches_the_learner_as_five(monkeypatch, clip_reward, 
     setup = lab(PLAIN).setup._replace(config=PPOConfig(**SMALL, clip_reward=clip_reward))
     yes = jnp.ones_like(rollout.valid)
     rollout = rollout._replace(reward=5.0 * yes, terminated=yes, truncated=~yes, valid=yes)
-    batch = caught_batch(monkeypatch, setup, lab(PLAIN).state, rollout)
+    state = lab(PLAIN).state
+    state = state._replace(hypers=state.hypers._replace(clip_reward=jnp.float32(clip_reward or jnp.inf)))
+    batch = caught_batch(monkeypatch, setup, state, rollout)
     np.testing.assert_allclose(batch.target, expected, rtol=1e-6)
 
 
