@@ -47,6 +47,21 @@ def begin(env: Env, keys: Array, params: Tree, shards: int = 1) -> Worlds:
     return Worlds(state, trees.split_axis(step, num_learners), episodes)
 
 
+def begin_anew(
+    env: Env, learner: Learner, keys: Array, cohort: LearnerState, worlds: Worlds, shards: int = 1
+) -> tuple[LearnerState, Worlds]:
+    """Every environment in a new episode of its world, keys (L,); the episodes under way count nowhere."""
+    assert env.restart is not None, "`make_trainer` asks for it"
+    num_learners, num_envs = worlds.step.reward.shape
+    row_keys = jax.vmap(lambda key: jax.random.split(key, num_envs * shards))(keys)
+    state, step = env.restart(own_share(row_keys, 1, shards).reshape(-1), worlds.state)
+    begun = {
+        name: jnp.zeros_like(getattr(worlds.episodes, name)) for name in ("running_return", "running_length")
+    }
+    worlds = Worlds(state, trees.split_axis(step, num_learners), worlds.episodes._replace(**begun))
+    return jax.vmap(learner.abandon)(cohort), worlds
+
+
 def collect(
     env: Env,
     learner: Learner,

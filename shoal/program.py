@@ -11,7 +11,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shoal import trees
-from shoal.collect import Episodes, Worlds, collect
+from shoal.collect import Episodes, Worlds, begin_anew, collect
 from shoal.collect import begin as begin_worlds
 from shoal.envs.make import make
 from shoal.envs.worlds import drawn, given, same
@@ -57,6 +57,8 @@ from shoal.types import (
 
 HYPERS = 3
 """Sets the key that draws a learner's hyperparameters apart from its others."""
+RESETS = 2
+"""Sets the key of a rollout's new episodes apart from those of its steps."""
 
 
 class TrainState(NamedTuple):
@@ -133,6 +135,8 @@ def make_trainer(
     exchange = exchange or exchange_of(config, learner, devices, group)
     seeds = to_places(row_seeds(config, start), devices)
     env = recipe.build(of_this_process(seeds, devices), False)
+    if config.hard_resets and env.restart is None:
+        raise ShoalError(f"{config.env} does not begin new episodes at any time: leave hard_resets out")
     params = jax.tree.map(np.asarray, worlds_of(config, recipe.spec))
 
     cohort_spec = LearnerState(*[ROWS] * 6)._replace(
@@ -145,7 +149,9 @@ def make_trainer(
     on_mesh = partial(on_each_device, devices)
 
     local_begin = partial(begin_learners, env, learner, config.algo.num_envs, shards)
-    local_collect = partial(collect_rollouts, env, learner, exchange.advise, config.algo.num_steps, shards)
+    local_collect = partial(
+        collect_rollouts, env, learner, exchange.advise, config.algo.num_steps, config.hard_resets, shards
+    )
     local_update = partial(update_learners, learner, group, shards)
 
     def local_iterate(iteration, keys, cohort, worlds, memory):
@@ -328,6 +334,7 @@ def collect_rollouts(
     learner: Learner,
     advise: Callable[[ExchangeMemory, Rollout], Rollout],
     num_steps: int,
+    hard_resets: bool,
     shards: int,
     iteration: Array,
     keys: Array,
@@ -337,6 +344,9 @@ def collect_rollouts(
 ) -> tuple[LearnerState, Worlds, Rollout]:
     """One rollout of every learner on one device, and what others think of it."""
     key_collect, _ = keys_of(keys, iteration)
+    if hard_resets:
+        key_reset = jax.vmap(jax.random.fold_in, (0, None))(key_collect, RESETS)
+        cohort, worlds = begin_anew(env, learner, key_reset, cohort, worlds, shards)
     worlds, cohort, rollout = collect(env, learner, num_steps, key_collect, cohort, worlds, shards)
     return cohort, worlds, advise(memory, rollout)
 

@@ -31,6 +31,8 @@ class TrainConfig:
     """Decides everything random."""
     first_member: int = 0
     """Number of the first learner: member 3 of a cohort, alone, is --learners 1 --first-member 3."""
+    hard_resets: bool = False
+    """Begin new episodes with every rollout, dropping those under way, instead of going on with them."""
     reports: int = 100
     """About how many rows of metrics the run writes per learner."""
     env_options: dict[str, Any] = field(default_factory=dict)

@@ -98,6 +98,8 @@ class Env(NamedTuple):
     draw(keys, state, num_steps) -> chance              keys (N,), chance (T, N, ...) per leaf
     step(state, action, chance) -> (state, TimeStep)    one time slice of chance
     render(state, row) -> RGB array (H, W, 3) uint8     outside compiled code
+    restart(keys, state) -> (state, TimeStep)           new episodes in the same worlds, at any time; None
+                                                        where that cannot be had
 
     `draw` makes all the randomness of a rollout at once, because random bits drawn one step at a
     time cost more than the physics. The state may be arrays, an EnvPool handle or a callback token;
@@ -109,6 +111,7 @@ class Env(NamedTuple):
     draw: Callable[[Array, Tree, int], Tree]
     step: Callable[[Tree, Tree, Tree], tuple[Tree, TimeStep]]
     render: Callable[[Tree, int], np.ndarray]
+    restart: Callable[[Array, Tree], tuple[Tree, TimeStep]] | None = None
 
 
 class EnvRecipe(NamedTuple):

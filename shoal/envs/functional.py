@@ -58,7 +58,8 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         _check(env)
-        return Env(env.spec, reset=reset, draw=draw, step=jax.vmap(step), render=render)
+        again = lambda keys, rows: reset(keys, rows.params)
+        return Env(env.spec, reset=reset, draw=draw, step=jax.vmap(step), render=render, restart=again)
 
     def reset(keys: Array, params: Tree) -> tuple[Rows, TimeStep]:
         params = jax.tree.map(_strong, params)

@@ -165,6 +165,11 @@ class SingleRows:
         self.over = [False] * len(self.envs)
         return _batch([self._begin(i, seed=seed) for i, seed in enumerate(self.seeds)])
 
+    def restart(self) -> Any:
+        """New episodes in the same worlds, from starts that go on from the last ones."""
+        self.over = [False] * len(self.envs)
+        return _batch([self._begin(i) for i in range(len(self.envs))])
+
     def _begin(self, row: int, **seed: int) -> Any:
         world = {"options": {"world": dict(self.worlds[row])}} if self.worlds[row] else {}
         return self.envs[row].reset(**seed, **world)[0]
@@ -213,6 +218,12 @@ class VectorRows:
     def reset(self, worlds: list[dict[str, float]]) -> Any:
         """Begin anew, from the rows' seeds."""
         obs, _ = self.vector.reset(seed=self.seeds)
+        self.over = np.zeros(len(self.over), bool)
+        return obs
+
+    def restart(self) -> Any:
+        """New episodes, from starts that go on from the last ones."""
+        obs, _ = self.vector.reset()
         self.over = np.zeros(len(self.over), bool)
         return obs
 
@@ -275,14 +286,21 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
             _mailbox.append(crash[0])
         return blank, np.zeros(num_rows, np.float32), still, still, still
 
+    begun = (np.zeros(num_rows, np.float32), still, still, still)  # what comes with a first observation
+    later = np.array([[0, 1]], np.int32)
+
     def host_reset(index, params):
-        call = lambda: (devices[int(index)].reset(by_row(params)), np.zeros(num_rows), still, still, still)
+        call = lambda: (devices[int(index)].reset(by_row(params)), *begun)
         return np.array([[index, 0]], np.int32), *guarded(call)
+
+    def host_restart(token):
+        token = np.asarray(token)
+        return token + later, *guarded(lambda: (devices[token[0, 0]].restart(), *begun))
 
     def host_step(token, action):
         token = np.asarray(token)
         call = lambda: devices[token[0, 0]].step(doors.act(np.asarray(action)))
-        return token + np.array([[0, 1]], np.int32), *guarded(call)
+        return token + later, *guarded(call)
 
     flag = jax.ShapeDtypeStruct((num_rows,), bool)
     shapes = (
@@ -296,6 +314,10 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
         del keys  # every row has its seed already
         return _state_and_time_step(io_callback(host_reset, shapes, device_index(len(devices)), params))
 
+    def restart(keys, state):
+        del keys
+        return _state_and_time_step(io_callback(host_restart, shapes, state.token))
+
     def step(state, action, chance):
         del chance
         return _state_and_time_step(io_callback(host_step, shapes, state.token, action))
@@ -308,7 +330,7 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
             raise ShoalError(f"{name} draws no pictures (render_mode rgb_array)")
         return np.asarray(picture, np.uint8)
 
-    return Env(doors.spec, reset, lambda keys, state, num_steps: (), step, render)
+    return Env(doors.spec, reset, lambda keys, state, num_steps: (), step, render, restart)
 
 
 def _state_and_time_step(answer: tuple) -> tuple[HostState, TimeStep]:

@@ -66,6 +66,8 @@ class Doors(NamedTuple):
     act: Callable[[Array], Array]
     scored: bool
     """Whether the pool also tells the unclipped reward and the true end of the game (Atari)."""
+    restarts: bool
+    """Whether a reset begins a new episode at any time; under `episodic_life` the game goes on."""
 
 
 def envpool_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
@@ -141,6 +143,7 @@ def _doors(name: str, options: dict[str, Any]) -> Doors:
         observe=observe,
         act=lambda action: act(action).astype(dtype).reshape(len(action), *row_shape),
         scored={"info:reward", "info:terminated"} <= set(pool_spec.state_array_spec),
+        restarts=not pool_spec.config._asdict().get("episodic_life", False),
     )
 
 
@@ -209,16 +212,19 @@ def _env(doors: Doors, pools: list[Any], num_rows: int) -> Env:
     receive = _on_this_device([_receive(doors, recv) for _, recv, _, _ in functions])
     exchange = _on_this_device([_exchange(doors, step) for _, _, _, step in functions])
 
-    def restart(index):
+    def host_reset(index, *handle):
         pools[int(index)].async_reset()
         return handles[int(index)]
 
-    def reset(keys, params):
-        del keys, params  # every row's seed is the pool's
-        handle = jax.ShapeDtypeStruct(handles[0].shape, np.uint8)
-        handle = io_callback(restart, handle, device_index(len(pools)))
-        handle, time_step = receive(handle, jnp.ones(num_rows, bool))
-        return PoolState(handle[None], jnp.zeros(num_rows, bool)), time_step
+    def begin(*handle):
+        """New episodes, their starts drawn by the pool; a handle puts them after the steps before."""
+        shape = jax.ShapeDtypeStruct(handles[0].shape, np.uint8)
+        fresh = io_callback(host_reset, shape, device_index(len(pools)), *handle)
+        fresh, time_step = receive(fresh, jnp.ones(num_rows, bool))
+        return PoolState(fresh[None], jnp.zeros(num_rows, bool)), time_step
+
+    reset = lambda keys, params: begin()  # every row's seed is the pool's
+    restart = lambda keys, state: begin(state.handle)
 
     def step(state, action, chance):
         del chance
@@ -229,7 +235,8 @@ def _env(doors: Doors, pools: list[Any], num_rows: int) -> Env:
         jax.block_until_ready(state)
         return _draw(pools[row // num_rows], row % num_rows, doors.spec.name)
 
-    return Env(doors.spec, reset, lambda keys, state, num_steps: (), step, render)
+    chance = lambda keys, state, num_steps: ()
+    return Env(doors.spec, reset, chance, step, render, restart if doors.restarts else None)
 
 
 def _on_this_device(branches: list[Callable]) -> Callable:

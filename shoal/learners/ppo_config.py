@@ -10,8 +10,8 @@ from shoal.learners.schedules import Schedule
 from shoal.learners.sequences import check_division
 from shoal.types import ShoalError, check_choices
 
-ANNEALED = {"anneal_lr": "learning_rate", "anneal_clip": "clip_coef", "anneal_ent": "ent_coef"}
-"""Switches that let a hyperparameter fall linearly to 0 over the run."""
+ANNEALED = {"learning_rate": "anneal_lr", "clip_coef": "anneal_clip", "ent_coef": "anneal_ent"}
+"""Hyperparameters with a setting that lets them fall linearly to 0 over the run."""
 
 
 class Hypers(NamedTuple):
@@ -160,11 +160,15 @@ class PPOConfig:
         return self.bootstrap_clip is not None or self.bootstrap_floor is not None
 
     @property
+    def annealed(self) -> dict[str, str]:
+        """The hyperparameters that fall to 0 over the run, each with the setting that lets it."""
+        return {name: switch for name, switch in ANNEALED.items() if getattr(self, switch)}
+
+    @property
     def plan(self) -> tuple[Schedule, ...]:
         """How hyperparameters change over the run."""
         starts = {name: getattr(self, name) for name in Hypers._fields}
-        annealed = (name for switch, name in ANNEALED.items() if getattr(self, switch))
-        to_zero = (Schedule(name, "linear", 0.0) for name in annealed)
+        to_zero = (Schedule(name, "linear", 0.0) for name in self.annealed)
         return *to_zero, *(schedules.read(text, starts, self.rollout_size) for text in self.schedules)
 
     @property
@@ -192,7 +196,7 @@ class PPOConfig:
         if self.huber_delta <= 0:
             raise ShoalError(f"huber_delta must be above 0, not {self.huber_delta}")
         self._check_bounds()
-        schedules.check(self.plan)
+        schedules.check(self.plan, self.annealed)
         if self.rollout_size % (self.num_minibatches * self.grad_accumulation):
             raise ShoalError(
                 f"num_minibatches {self.num_minibatches} x grad_accumulation {self.grad_accumulation} "
@@ -208,5 +212,7 @@ class PPOConfig:
             raise ShoalError("bootstrap_clip dynamic has a lower bound of its own: leave bootstrap_floor out")
         for clip, floor in (("clip_reward", "reward_floor"), ("bootstrap_clip", "bootstrap_floor")):
             high, low = getattr(self, clip), getattr(self, floor)
-            if isinstance(high, int | float) and (-high if low is None else low) > high:
-                raise ShoalError(f"{clip} {high} lies below {floor} {-high if low is None else low}")
+            if isinstance(high, int | float) and low is None and high < 0:
+                raise ShoalError(f"{clip} must not be negative without a {floor}")
+            if isinstance(high, int | float) and low is not None and low > high:
+                raise ShoalError(f"{floor} {low} must not lie above {clip} {high}")

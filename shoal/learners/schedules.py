@@ -59,13 +59,12 @@ def read(text: str, starts: Mapping[str, Any], rollout_size: int) -> Schedule:
     return Schedule(name, shape, end / starts[name], updates)
 
 
-def check(plan: Iterable[Schedule]) -> None:
-    """Raise where a hyperparameter has two schedules."""
+def check(plan: Iterable[Schedule], switches: Mapping[str, str]) -> None:
+    """Raise where a hyperparameter has two schedules; `switches` are settings that give it one, by name."""
     names = [schedule.name for schedule in plan]
     for name in names:
         if names.count(name) > 1:
-            anneal = {"learning_rate": "lr", "clip_coef": "clip", "ent_coef": "ent"}.get(name)
-            mend = f"; anneal_{anneal} is one: --no-anneal-{anneal} leaves it out" if anneal else ""
+            mend = f"; --no-{switches[name].replace('_', '-')} leaves one out" if name in switches else ""
             raise ShoalError(f"{name} has two schedules{mend}")
 
 
