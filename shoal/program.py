@@ -125,7 +125,7 @@ def make_trainer(
     restored begin new episodes there, not the first ones again.
     """
     config.check()
-    recipe = recipe or make(config.env, **config.env_options)
+    recipe = recipe or make(config.env, **config.options)
     devices = mesh if isinstance(mesh, Mesh) else mesh_for(config, recipe.spec, mesh)
     shards = devices.shape[DATA]
     learner = make_learner(config, recipe.spec, network, shards)

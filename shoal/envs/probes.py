@@ -50,6 +50,23 @@ def continuous_target() -> JaxEnv:
     return JaxEnv(_spec("continuous_target", Box((1,), -1.0, 1.0)), reset, step, _observe_scalar)
 
 
+def masked_choice() -> JaxEnv:
+    """obs = [0] and a mask, one step: action k pays k, but one of the three, drawn anew, is forbidden.
+
+    Taking it pays 10, so nobody does who can; the best policy earns 5/3 on average. Tests action masks.
+    """
+
+    def step(key: Array, state: Array, action: Array, params: Tree) -> tuple[Array, Array, Array]:
+        return state, jnp.where(action == state, 10.0, action), jnp.bool_(True)
+
+    def observe(state: Array, params: Tree) -> dict[str, Array]:
+        return {"obs": jnp.zeros(1), "action_mask": jnp.arange(3) != state}
+
+    reset = lambda key, params: jax.random.randint(key, (), 0, 3)
+    boxes = {"obs": Box((1,)), "action_mask": Box((3,), 0, 1, "bool")}
+    return JaxEnv(EnvSpec("masked_choice", "jax", boxes, Discrete(3)), reset, step, observe)
+
+
 class Delayed(NamedTuple):
     """The state of `delayed_reward`."""
 

@@ -19,8 +19,8 @@ from shoal.learners.minibatches import shuffles, stratify
 from shoal.learners.observations import named, no_moments, take_in
 from shoal.learners.ppo_config import Hypers, PPOConfig
 from shoal.mesh import DATA, add_up
-from shoal.networks import NetworkMaker, actor_critic, is_image
-from shoal.ops import advice, losses, statistics
+from shoal.networks import NetworkMaker, Split, actor_critic, is_image
+from shoal.ops import advice, losses, masks, statistics
 from shoal.ops.advantages import (
     discounted_returns,
     generalised_advantages,
@@ -109,6 +109,7 @@ def ppo(
     >>> action.shape
     (7,)
     """
+    masks.check(spec)
     if config.remembers:
         sequences.check_division(config.num_envs, config.num_minibatches * config.grad_accumulation, shards)
     made = network or default_network(config)
@@ -129,6 +130,7 @@ def default_network(config: PPOConfig) -> NetworkMaker | RecurrentNetworkMaker:
         "images": config.network,
         "init": config.init,
         "init_log_std": config.init_log_std,
+        "split": Split(config.split_start, config.split_keys, config.split_hidden),
     }
     if config.memory == "none":
         return actor_critic(**layers)
@@ -178,7 +180,7 @@ def act(
         memory = memory._replace(carry=carry)
     else:
         outputs, _ = state.params(obs)
-    return setup.distribution.sample(outputs, noise), memory
+    return setup.distribution.sample(restrict(setup, obs, outputs), noise), memory
 
 
 def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
@@ -258,6 +260,7 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     else:
         outputs, value = jax.lax.map(state.params, obs) if pictures else state.params(obs)
         _, last_value = state.params(last_obs)
+    outputs = restrict(setup, obs, outputs)
     if setup.config.norm_value:
         value, last_value = (targets.restored(x, state.statistics.targets) for x in (value, last_value))
     next_value = jnp.concatenate([value[1:], last_value[None]])
@@ -276,6 +279,7 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     outputs = outputs if setup.config.objective in ("kl", "mdpo") else ()
     heed = partial(advice.heed, setup.distribution, setup.config.comm_direction, setup.config.comm_form)
     advised = tuple(heed(given) for given in rollout.advice)
+    advised = tuple(one._replace(outputs=restrict(setup, obs, one.outputs)) for one in advised)
     batch = Batch(obs, rollout.action, outputs, log_prob, value, advantage, target, weight, advised)
     if setup.config.remembers:
         return sequences.turned(batch._replace(begins=rollout.begins))._replace(start=state.memory.start)
@@ -303,6 +307,7 @@ def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]
     """What the policy says of observations, as `ops.advice` adds it up."""
     config = setup.config
     outputs, _ = state.params(standardise(setup, state, obs))
+    outputs = restrict(setup, obs, outputs)
     return advice.opinion(setup.distribution, config.comm_direction, config.comm_form, outputs)
 
 
@@ -310,7 +315,7 @@ def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) 
     """KL(own policy || the other's) at each observation."""
     own, _ = state.params(standardise(setup, state, obs))
     theirs, _ = other.params(standardise(setup, other, obs))
-    return setup.distribution.kl(own, theirs)
+    return setup.distribution.kl(restrict(setup, obs, own), restrict(setup, obs, theirs))
 
 
 def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
@@ -400,6 +405,7 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
         outputs, value = sequences.read(params, batch.start, batch.obs, batch.begins)
     else:
         outputs, value = params(batch.obs)
+    outputs = restrict(setup, batch.obs, outputs)
     log_ratio = distribution.log_prob(outputs, batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     total = lambda x: jnp.sum(x * batch.weight)
@@ -455,3 +461,8 @@ def optimiser(hypers: Hypers) -> optax.GradientTransformation:
 def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
     """Observations as the network sees them."""
     return observations.standardise(obs, state.statistics.obs, setup.config.clip_obs)
+
+
+def restrict(setup: Setup, obs: Tree, outputs: Array) -> Array:
+    """The policy's outputs where what the environment forbids cannot be chosen."""
+    return masks.restrict(setup.spec.action, obs, outputs)

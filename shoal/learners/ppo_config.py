@@ -129,6 +129,12 @@ class PPOConfig:
     schedules: tuple[str, ...] = ()
     """Hyperparameters that change over the run: NAME=SHAPE(END, N steps), or iterations, or the whole run,
     e.g. "learning_rate=linear(1e-4, 200 iterations)"; the shapes are linear, log and step."""
+    split_start: int | None = None
+    """Send the first so many numbers of an observation, and the rest, through layers of their own first."""
+    split_keys: tuple[str, ...] = ()
+    """The same for named observations: the names of those that go together."""
+    split_hidden: tuple[int, ...] = (64, 64)
+    """Sizes of those layers; their outputs, side by side, go on through the hidden layers."""
 
     evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_coef", "ent_coef")
     """What a population changes unless told."""
@@ -191,6 +197,10 @@ class PPOConfig:
                 raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 <= self.gae_lambda <= 1:
             raise ShoalError("learning_rate must be positive, gamma and gae_lambda between 0 and 1")
+        if self.split_start is not None and self.split_keys:
+            raise ShoalError("observations are split at a number (split_start) or by split_keys, not both")
+        if not self.split_hidden:
+            raise ShoalError("split_hidden must have at least one layer, e.g. 64 64")
         if self.comm_penalty_coeff < 0 or self.prox_coef < 0:
             raise ShoalError("comm_penalty_coeff and prox_coef must not be negative")
         if self.huber_delta <= 0:
