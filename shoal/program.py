@@ -20,6 +20,7 @@ from shoal.exchange.make import make_exchange
 from shoal.exchange.population import drawn as drawn_hypers
 from shoal.exchange.population import follow
 from shoal.exchange.schedule import chain
+from shoal.learners.curiosity import curious
 from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.td3 import TD3Config, td3
@@ -258,7 +259,8 @@ def make_learner(
     across = ("learners", "group") if config.shares_gradients else ()
     match config.algo:
         case PPOConfig() as algo:
-            return ppo(algo, spec, config.num_iterations, network, across, shards)
+            learner = ppo(algo, spec, config.num_iterations, network, across, shards)
+            return curious(learner, algo, spec, across, shards) if algo.curiosity else learner
         case _ if network:
             raise ShoalError("networks of your own are for ppo only")
         case TD3Config() as algo:

@@ -154,6 +154,7 @@ class Rollout(NamedTuple):
     last_obs: Tree  # (E, ...)
     advice: tuple["Advice", ...] = ()  # what others think of `obs`, where an exchange asked them
     begins: Array | tuple[()] = ()  # (T, E) whether `obs` is an episode's first; `collect` says so
+    bonus: Array | tuple[()] = ()  # (T, E) what a learner rewards itself with, where it does
 
 
 class Advice(NamedTuple):
