@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +25,17 @@ from jax.experimental import io_callback
 
 from shoal.envs.gym_worlds import by_row, declared, register_ours
 from shoal.envs.pool import UnknownOptions, device_index
-from shoal.types import Box, Env, EnvRecipe, EnvSpec, ObservationSpace, ShoalError, TimeStep, Tree
+from shoal.types import (
+    Augmentation,
+    Box,
+    Env,
+    EnvRecipe,
+    EnvSpec,
+    ObservationSpace,
+    ShoalError,
+    TimeStep,
+    Tree,
+)
 
 if TYPE_CHECKING:
     from shoal.envs.gym_views import Wrap
@@ -89,12 +99,17 @@ def gym_recipe(name: str, options: dict[str, Any], episodic_life: bool = False) 
     `episodic_life` ends a learner's episode where a life is lost, not the game that is scored.
     """
     from shoal.envs import spaces
+    from shoal.envs.variants import offered
 
     rows, wraps = _wrapped(name, options, episodic_life)
     observation, observe, action, act = spaces.doors(rows.observation_space, rows.action_space, name)
     known = (name, "gym", observation, action, rows.max_episode_steps, *declared(rows.inner, name))
+    with _one_line_errors(name):
+        first = _first(rows.reset([])) if hasattr(rows.inner, "augment_observation") else None
+        variants = offered(rows.inner, rows.observation_space, observation, first, name)
     rows.close()
-    spec = EnvSpec(*known, parallel=False, exact_resume=False)
+    augment = variants and Augmentation(variants.copies, partial(_call_rows, name, *variants))
+    spec = EnvSpec(*known, parallel=False, exact_resume=False, augment=augment)
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         if rendering and "DISPLAY" not in os.environ:
@@ -361,6 +376,21 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
     return Env(doors.spec, reset, lambda keys, state, num_steps: (), step, render, restart)
 
 
+def _call_rows(name: str, copies: int, rows: Callable[[Tree], Tree], obs: Tree) -> Tree:
+    """Variants of observations by a callback, (B, ...) -> (B, K, ...); its exceptions go to the mailbox."""
+
+    def host_rows(obs):
+        obs = jax.tree.map(np.asarray, obs)
+        try:
+            return rows(obs)
+        except BaseException as error:  # even SystemExit: nothing may leave a callback
+            _mailbox.append(EnvironmentCrashed(name, error))
+            return jax.tree.map(lambda x: np.repeat(x[:, None], copies, 1), obs)
+
+    shaped = lambda x: jax.ShapeDtypeStruct((x.shape[0], copies, *x.shape[1:]), x.dtype)
+    return jax.pure_callback(host_rows, jax.tree.map(shaped, obs), obs, vmap_method="sequential")
+
+
 def _state_and_time_step(answer: tuple) -> tuple[HostState, TimeStep]:
     token, obs, reward, terminated, truncated, valid, *over = answer
     score = {"episode_over": over[0]} if over else {}
@@ -371,6 +401,11 @@ def _blank(observation: ObservationSpace, num_rows: int) -> Tree:
     if isinstance(observation, Box):
         return np.zeros((num_rows, *observation.shape), observation.dtype)
     return {key: _blank(box, num_rows) for key, box in observation.items()}
+
+
+def _first(batch: Any) -> Any:
+    """The first row of a batch of one structure."""
+    return jax.tree.map(lambda x: x[0], batch)
 
 
 def _batch(rows: list[Any]) -> Any:

@@ -15,6 +15,7 @@ from jax import Array
 from shoal import trees
 from shoal.learners import observations, schedules, sequences, targets
 from shoal.learners.epochs import cut_anew, cut_once, weigh
+from shoal.learners.gradients import in_pieces
 from shoal.learners.minibatches import shuffles, stratify
 from shoal.learners.observations import named, no_moments, take_in
 from shoal.learners.ppo_config import Hypers, PPOConfig
@@ -222,7 +223,7 @@ def update(
 
 def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, Rollout]:
     """Divide rewards by the running spread of their discounted sum, and clip them, as configured."""
-    config, reward = setup.config, rollout.reward
+    config, reward = setup.config, rewards(state.hypers, rollout)
     if config.norm_reward:
         ended = rollout.terminated | rollout.truncated
         start = state.memory.discounted_return
@@ -239,6 +240,13 @@ def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[
         seen = targets.widen(state.memory.reward_range, reward, rollout.valid, setup.data)
         state = state._replace(memory=state.memory._replace(reward_range=seen))
     return state, rollout._replace(reward=reward)
+
+
+def rewards(hypers: Hypers, rollout: Rollout) -> Array:
+    """What is to be earned: the environment's rewards, and where there is a bonus, a sum of both."""
+    if isinstance(rollout.bonus, tuple):
+        return rollout.reward
+    return hypers.extrinsic_coef * rollout.reward + hypers.intrinsic_coef * rollout.bonus
 
 
 def reward_scale(returns: Running) -> Array:
@@ -379,13 +387,7 @@ def improve(
     """One step of the optimiser on one minibatch, whose gradient may be computed in pieces."""
     params, opt_state = carry
     gradient = jax.grad(partial(loss, setup, state), has_aux=True)
-    if setup.config.grad_accumulation == 1:
-        grads, metrics = gradient(params, batch)
-    else:  # every term is a weighted sum, so the pieces' gradients add up to the whole's
-        pieces = trees.split_axis(batch, setup.config.grad_accumulation)
-        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, batch))
-        add = lambda total, piece: (jax.tree.map(jnp.add, total, gradient(params, piece)), None)
-        (grads, metrics), _ = jax.lax.scan(add, zero, pieces)
+    grads, metrics = in_pieces(gradient, params, batch, setup.config.grad_accumulation)
     grads, metrics = add_up((grads, metrics), setup.data)  # each device's is its samples' part of the sum
     grads = jax.lax.pmean(grads, setup.across) if setup.across else grads
     updates, opt_state = optimiser(state.hypers).update(grads, opt_state, params)
