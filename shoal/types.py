@@ -68,6 +68,12 @@ class EnvSpec:
     spread: dict[str, tuple[float, float, float]] = field(default_factory=dict, hash=False)
     """Which of them differ between drawn worlds: name -> (scale, low, high), so that a world of spread s
     has value clip(default + scale s N(0, 1), low, high)."""
+    agents: int | None = None
+    """How many act in one world; None where there is no axis of agents. Spaces are one agent's."""
+    teams: tuple[int, ...] = ()
+    """The team of each agent, counted from 0; () where all play for one."""
+    shortest: int = 1
+    """No episode ends in fewer steps: so seldom a new beginning must be drawn."""
     parallel: bool = True
     """Whether several devices step it at once; Python environments hold one lock, so one device does."""
     exact_resume: bool = True
@@ -133,6 +139,9 @@ class JaxEnv(NamedTuple):
 
     The time limit (`spec.max_episode_steps`), the automatic reset, the batch of rows and the
     clipping of actions to `spec.action` are added at the door (`envs/functional.py`).
+
+    Where `spec.agents` is A, a row is a world with A agents in it: actions, rewards and every part of an
+    observation have a leading axis A, and `terminated` is the world's.
     """
 
     spec: EnvSpec
