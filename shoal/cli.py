@@ -306,11 +306,12 @@ def evaluate(arguments: list[str]) -> int:
     places = session.places(opened, names, options.episodes, options.each_world)
     if places is None:
         returns, lengths = evaluate(opened.recipe, opened.learner, cohort, options.episodes, options.seed)
-        rows = [summarise(*row, world) for row in zip(names, returns, lengths, strict=True)]
+        spec = opened.recipe.spec
+        rows = [summarise(*row, world, spec) for row in zip(names, returns, lengths, strict=True)]
     else:
         rows = evaluate_worlds(opened.recipe, opened.learner, cohort, names, places, options.seed)
     if options.json:
-        print(json.dumps([row._asdict() for row in rows], indent=1))
+        print(json.dumps([row.printed() for row in rows], indent=1))
     else:
         show.evaluations(rows)
     return 0

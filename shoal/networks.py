@@ -4,7 +4,7 @@ A network is an Equinox module called with observations of any leading shape; ev
 so a cohort of networks is the same module with a leading axis.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any, Literal, Protocol
 
@@ -14,6 +14,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from shoal.types import Box, EnvSpec, ObservationSpace, ShoalError, Tree
+
+JOINT, BOTH = "joint", ("agent_id",)
+"""Parts of an observation: what a critic sees of a whole team, and what it sees along with the actor."""
 
 Initializer = Callable[[Array, tuple[int, ...]], Array]
 
@@ -182,13 +185,35 @@ class Impala(eqx.Module):
 
 
 class Joined(eqx.Module):
-    """Named observations through encoders of their own, side by side in the order of their names."""
+    """Named observations through encoders of their own, side by side in the order of their names.
+
+    Where one is `JOINT`, it is the last, for the critic alone; the others are for the actor alone, but for
+    `BOTH`, which come between.
+    """
 
     encoders: dict[str, Encoder]
     num_out: int = eqx.field(static=True)
 
     def __call__(self, obs: dict[str, Array]) -> Array:
-        return jnp.concatenate([self.encoders[name](obs[name]) for name in sorted(self.encoders)], -1)
+        return jnp.concatenate([self.encoders[name](obs[name]) for name in in_order(self.encoders)], -1)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Parts of an observation as they are laid side by side.
+
+    >>> in_order(["agent_id", "joint", "obs"])
+    ['obs', 'agent_id', 'joint']
+    """
+    return sorted(names, key=lambda name: (name == JOINT, name in BOTH, name))
+
+
+def sides(encoder: Encoder) -> tuple[slice, slice]:
+    """Which of the encoded numbers the actor sees, and which the critic: all of them, unless some are joint."""
+    if not isinstance(encoder, Joined) or JOINT not in encoder.encoders:
+        return slice(0, encoder.num_out), slice(0, encoder.num_out)
+    shared = sum(encoder.encoders[name].num_out for name in BOTH if name in encoder.encoders)
+    joint = encoder.encoders[JOINT].num_out
+    return slice(0, encoder.num_out - joint), slice(encoder.num_out - joint - shared, encoder.num_out)
 
 
 class MLP(eqx.Module):
@@ -221,8 +246,8 @@ class ActorCritic(eqx.Module):
     log_std: Array | None  # (A,) for continuous actions
 
     def __call__(self, obs: Tree) -> tuple[Array, Array]:
-        x = self.encoder(obs)
-        return with_deviation(self.actor(x), self.log_std), self.critic(x)[..., 0]
+        x, (acting, judging) = self.encoder(obs), sides(self.encoder)
+        return with_deviation(self.actor(x[..., acting]), self.log_std), self.critic(x[..., judging])[..., 0]
 
 
 class Policy(eqx.Module):
@@ -279,7 +304,7 @@ def make_encoder(key: Array, space: ObservationSpace, images: str, init: Initial
         keys = jax.random.split(key, len(space))
         encoders = {
             name: make_encoder(k, space[name], images, init)
-            for k, name in zip(keys, sorted(space), strict=True)
+            for k, name in zip(keys, in_order(space), strict=True)
         }
         return Joined(encoders, sum(encoder.num_out for encoder in encoders.values()))
     if images == "mlp" or not is_image(space):
@@ -329,13 +354,14 @@ def put_together(
     def make(key: Array, spec: EnvSpec, num_outputs: int) -> Tree:
         key_encoder, key_actor, key_critic = jax.random.split(key, 3)
         encoder = make_encoder(key_encoder, spec.observation, images, INITIALIZERS[init])
-        sizes = (encoder.num_out, *(() if isinstance(encoder, NatureCNN | Impala) else hidden))
+        layers = () if isinstance(encoder, NatureCNN | Impala) else hidden
+        acting, judging = ((side.stop - side.start, *layers) for side in sides(encoder))
         continuous = isinstance(spec.action, Box)
         num_actions = num_outputs // 2 if continuous else num_outputs
         return whole(
             encoder=encoder,
-            actor=part(key_actor, sizes, num_actions, 0.01),
-            critic=part(key_critic, sizes, 1, 1.0),
+            actor=part(key_actor, acting, num_actions, 0.01),
+            critic=part(key_critic, judging, 1, 1.0),
             log_std=jnp.full(num_actions, init_log_std) if continuous else None,
         )
 

@@ -1,6 +1,7 @@
 """The program of a run: collect, update and exchange, compiled together."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from shoal.exchange.schedule import chain
 from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.td3 import TD3Config, td3
+from shoal.learners.team import team
 from shoal.mesh import (
     DATA,
     ENVS,
@@ -184,7 +186,7 @@ def make_trainer(
 
     def exchange_stage(state: TrainState, pulse: Pulse) -> tuple[TrainState, Pulse]:
         key = jax.random.fold_in(state.key, state.iteration)
-        now = standing(state.worlds.episodes, pulse.valid_steps)
+        now = standing(recipe.spec, state.worlds.episodes, pulse.valid_steps)
         models = state.cohort._replace(memory=())
         memory, models, exchanged = exchange.apply(key, state.exchange, models, now)
         cohort = models._replace(memory=state.cohort.memory)
@@ -258,7 +260,19 @@ def make_learner(
     across = ("learners", "group") if config.shares_gradients else ()
     match config.algo:
         case PPOConfig() as algo:
-            return ppo(algo, spec, config.num_iterations, network, across, shards)
+
+            def make_one(seen: EnvSpec, num_envs: int) -> Learner:
+                return ppo(
+                    replace(algo, num_envs=num_envs), seen, config.num_iterations, network, across, shards
+                )
+
+            return (
+                team(make_one, algo, spec, algo.num_envs, shards)
+                if spec.agents
+                else make_one(spec, algo.num_envs)
+            )
+        case _ if spec.agents:
+            raise ShoalError(f"{spec.name} has {spec.agents} agents, and only ppo plays in teams")
         case _ if network:
             raise ShoalError("networks of your own are for ppo only")
         case TD3Config() as algo:
@@ -355,7 +369,8 @@ def update_learners(
     learner_axis = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, advice=1, begins=1)
     update = trees.in_groups(group, learner.update, in_axes=(0, 0, learner_axis))
     cohort, metrics = update(key_update, cohort, rollout)
-    bad_rewards = jnp.sum(~jnp.isfinite(rollout.reward), (0, 2), dtype=jnp.int32)
+    agents = tuple(range(3, rollout.reward.ndim))
+    bad_rewards = jnp.sum(~jnp.isfinite(rollout.reward), (0, 2, *agents), dtype=jnp.int32)
     valid_steps = jnp.sum(rollout.valid, (0, 2), dtype=jnp.int32)
     bad_rewards, valid_steps = add_up((bad_rewards, valid_steps), (DATA,) if shards > 1 else ())
     return cohort, Pulse(metrics, valid_steps, bad_rewards > 0)

@@ -284,6 +284,37 @@ class Exchange(NamedTuple):
     account: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = no_account
 
 
+def team_return(spec: EnvSpec, returns: Any) -> Any:
+    """The score of a learner: (...) as it is; of (..., A) agents' returns the first team's sum."""
+    if spec.agents is None:
+        return returns
+    mine = np.array(spec.teams or [0] * spec.agents) == 0
+    return returns[..., mine].sum(-1)
+
+
+def by_team(spec: EnvSpec, returns: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns (..., A) by agent and by team, and how often each team has more than any other, each (...).
+
+    A draw is half a win for each of two; an episode that is not over (NaN) counts for nobody.
+
+    >>> spec = EnvSpec("game", "jax", Box((1,)), Discrete(2), agents=3, teams=(0, 0, 1))
+    >>> found = by_team(spec, np.array([[1.0, 2.0, 4.0], [1.0, 1.0, 2.0]]))
+    >>> found["return_team0"].tolist(), found["win_rate_team1"].tolist()
+    ([3.0, 2.0], [1.0, 0.5])
+    """
+    if spec.agents is None:
+        return {}
+    each = {f"return_agent{agent}": returns[..., agent] for agent in range(spec.agents)}
+    sides = sorted(set(spec.teams))
+    if len(sides) < 2:
+        return each
+    totals = np.stack([returns[..., np.array(spec.teams) == side].sum(-1) for side in sides])
+    first = totals == totals.max(0)
+    won = np.where(np.isnan(totals), np.nan, first / np.maximum(first.sum(0), 1))
+    each |= {f"return_team{side}": totals[row] for row, side in enumerate(sides)}
+    return each | {f"win_rate_team{side}": won[row] for row, side in enumerate(sides)}
+
+
 class ShoalError(Exception):
     """A mistake the user can mend: the command line prints the message alone and exits with 2."""
 

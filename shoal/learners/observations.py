@@ -7,6 +7,8 @@ from shoal.ops import statistics
 from shoal.ops.statistics import Running
 from shoal.types import ObservationSpace, Tree
 
+ACTION_MASK = "action_mask"
+
 
 def named(tree: Tree) -> dict[str, Tree]:
     """Observations by name: a single one is called `obs`."""

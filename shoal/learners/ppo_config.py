@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from shoal.learners.sequences import check_division
+from shoal.learners.team_config import TeamConfig
 from shoal.types import ShoalError, check_choices
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(TeamConfig):
     """PPO's settings; names and defaults are CleanRL's where CleanRL has one."""
 
     num_envs: int = 4
@@ -116,6 +117,7 @@ class PPOConfig:
 
     def __post_init__(self):
         check_choices(self)
+        self.check_team()
         counts = (
             "num_envs",
             "num_steps",
