@@ -160,7 +160,7 @@ def summarise(
     world: str = "default",
     spec: EnvSpec | None = None,
 ) -> Evaluation:
-    """The row that is printed for one learner's episodes, (episodes,) each; with a `spec` of agents, of all."""
+    """The row that is printed for one learner's episodes, (episodes,) each; a `spec` tells whose returns."""
     apart = by_team(spec, returns) if spec else {}
     returns = team_return(spec, returns) if spec else returns
     return Evaluation(

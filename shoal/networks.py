@@ -208,7 +208,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def sides(encoder: Encoder) -> tuple[slice, slice]:
-    """Which of the encoded numbers the actor sees, and which the critic: all of them, unless some are joint."""
+    """Which of the encoded numbers the actor sees, and which the critic: all, unless some are joint."""
     if not isinstance(encoder, Joined) or JOINT not in encoder.encoders:
         return slice(0, encoder.num_out), slice(0, encoder.num_out)
     shared = sum(encoder.encoders[name].num_out for name in BOTH if name in encoder.encoders)

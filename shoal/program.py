@@ -260,17 +260,11 @@ def make_learner(
     across = ("learners", "group") if config.shares_gradients else ()
     match config.algo:
         case PPOConfig() as algo:
-
-            def make_one(seen: EnvSpec, num_envs: int) -> Learner:
-                return ppo(
-                    replace(algo, num_envs=num_envs), seen, config.num_iterations, network, across, shards
-                )
-
-            return (
-                team(make_one, algo, spec, algo.num_envs, shards)
-                if spec.agents
-                else make_one(spec, algo.num_envs)
-            )
+            rest = (config.num_iterations, network, across, shards)
+            if spec.agents is None:
+                return ppo(algo, spec, *rest)
+            player = lambda seen, num_envs: ppo(replace(algo, num_envs=num_envs), seen, *rest)
+            return team(player, algo, spec, algo.num_envs, shards)
         case _ if spec.agents:
             raise ShoalError(f"{spec.name} has {spec.agents} agents, and only ppo plays in teams")
         case _ if network:

@@ -39,10 +39,8 @@ def sight(config: TeamConfig, spec: EnvSpec, obs: Tree) -> Tree:
     """
     own = {name: x for name, x in named(obs).items() if name not in (ALIVE, STATE)}
     shape = next(iter(own.values())).shape[: leading(spec, obs) + 1]
-    flat = [
-        x.reshape(*shape, -1).astype(jnp.float32) for name, x in sorted(own.items()) if name != ACTION_MASK
-    ]
-    seen = jnp.concatenate(flat, -1)
+    flat = {name: x.reshape(*shape, -1).astype(jnp.float32) for name, x in own.items()}
+    seen = jnp.concatenate([flat[name] for name in sorted(flat) if name != ACTION_MASK], -1)
     if config.agent_ids:
         own[AGENT_ID] = jnp.broadcast_to(jnp.eye(shape[-1]), (*shape, shape[-1]))
     if has_state(config, spec):

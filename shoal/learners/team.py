@@ -1,8 +1,8 @@
 """Teams: several agents in one world, through the learner of one.
 
-Agents that play by one policy are rows of it, as environments are: n agents in each of E worlds make a learner
-with E n environments. So a team is no algorithm of its own. What is added here is who plays by which policy,
-what an agent's critic sees of the others, which agents are alive, and who learns when.
+Agents that play by one policy are rows of it, as environments are: n agents in each of E worlds make a
+learner with E n environments. So a team is no algorithm of its own. What is added here is who plays by which
+policy, what an agent's critic sees of the others, which agents are alive, and who learns when.
 """
 
 from collections.abc import Callable
@@ -128,13 +128,18 @@ def act(setup: Setup, state: LearnerState, obs: Tree, noise: Tree, begins: Array
             former = role.learner.act(past_self(setup, state, role), *given)
             theirs = rows(rivals(setup, num_envs) & (state.memory.rival >= 0))
             action = trees.where_rows(theirs, former[0], action)
-            choose = lambda split, old, new: trees.where_rows(theirs, old, new) if split else new
-            memory = jax.tree.map(choose, role.learner.by_env, former[1], memory)
+            memory = replaced(role.learner.by_env, theirs, former[1], memory)
         actions.append(trees.split_axis(action, num_envs))
         memories.append(memory)
     places = np.argsort([agent for role in setup.roles for agent in role.agents])
     action = jax.tree.map(lambda *x: jnp.concatenate(x, 1)[:, places], *actions)
     return action, state.memory._replace(players=joined(setup, memories))
+
+
+def replaced(by_env: Tree, rows: Array, other: Tree, memory: Tree) -> Tree:
+    """The memory, some of its rows taken from another where it has environments as rows."""
+    choose = lambda split, old, new: trees.where_rows(rows, old, new) if split else new
+    return jax.tree.map(choose, by_env, other, memory)
 
 
 def update(
@@ -184,7 +189,7 @@ def summary(setup: Setup, metrics: list[dict[str, Array]]) -> dict[str, Array]:
     """The policies' metrics: their mean, and each policy's by its name where there are several."""
     if len(metrics) == 1:
         return metrics[0]
-    mean = {name: sum(one[name] for one in metrics) / len(metrics) for name in metrics[0]}
+    mean = jax.tree.map(lambda *x: sum(x) / jnp.float32(len(x)), *metrics)
     each = {
         f"{role.name}/{name}": x
         for role, one in zip(setup.roles, metrics, strict=True)
@@ -217,8 +222,8 @@ def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) 
 
     def between(role: Role) -> Array:
         assert role.learner.distance is not None
-        ends = (of_role(setup, read(one), role) for one in (state, other))
-        return role.learner.distance(*ends, agents_of(setup, role, seen, axis))
+        mine, theirs = (of_role(setup, read(one), role) for one in (state, other))
+        return role.learner.distance(mine, theirs, agents_of(setup, role, seen, axis))
 
     return jnp.concatenate([between(role) for role in setup.roles], -1)
 
@@ -273,7 +278,7 @@ def joined(setup: Setup, each: list[Tree]) -> Tree:
 
 def part_of(setup: Setup, whole: Tree, role: Role) -> Tree:
     """One policy's part of what was `joined`."""
-    if len(setup.roles) == 1 or (isinstance(whole, tuple) and not whole):
+    if len(setup.roles) == 1 or not isinstance(whole, dict):
         return whole
     return whole[role.name]
 
