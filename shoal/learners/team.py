@@ -149,7 +149,7 @@ def update(
     rows = spread_out(setup, rollout)
     valid = rows.valid
     if setup.config.past_selves:  # nobody learns from what a past self did
-        valid = valid & ~rivals(setup, valid.shape[1])
+        valid = valid & ~rivals(setup, valid.shape[1])[None]
     rows = rows._replace(valid=valid)
     states, metrics = [], []
     for number, role in enumerate(setup.roles):
