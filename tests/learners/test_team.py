@@ -10,6 +10,7 @@ import pytest
 
 from shoal.collect import begin, collect
 from shoal.envs.functional import from_jax
+from shoal.learners.match import both, match
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.sight import sight, sight_space
 from shoal.learners.team import team
@@ -273,3 +274,19 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
 def test_settings_that_do_not_fit_are_refused(settings, said):
     with pytest.raises(ShoalError, match=said):
         made(replace(SMALL, **settings), spec_of())
+
+
+def test_in_a_match_each_learner_plays_its_side():
+    spec = spec_of(teams=(0, 1, 0))
+    learner = made(replace(SMALL, policies="shared"), spec)
+    states = [learner.init(jax.random.key(k)) for k in (0, 1)]
+    game = match(learner, learner, spec)
+    obs, begins = jax.random.normal(jax.random.key(2), (E, A, 2)), jnp.ones(E, bool)
+    noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, E)))
+    alone = [np.asarray(learner.act(state, obs, noise, begins)[0]) for state in states]
+    played, _ = game.act(game.visit(both(*states), E), obs, (noise, noise), begins)
+    np.testing.assert_array_equal(played[:, [0, 2]], alone[0][:, [0, 2]])
+    np.testing.assert_array_equal(played[:, 1], alone[1][:, 1])
+    assert not np.array_equal(alone[0], alone[1])
+    with pytest.raises(ShoalError, match="nobody to play against"):
+        match(learner, learner, spec_of())
