@@ -39,7 +39,7 @@ def reset(key: Array, params: AdversaryParams) -> Particles:
     """Either landmark may be the goal."""
     key_places, key_goal = jax.random.split(key)
     state = scatter(key_places, 3, 2, params.landmark_range)
-    return state._replace(goal=state.landmarks[jax.random.randint(key_goal, (), 0, 2)])
+    return state._replace(goal=state.landmarks[jax.random.randint(key_goal, (1,), 0, 2)])
 
 
 def step(

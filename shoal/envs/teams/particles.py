@@ -31,7 +31,7 @@ class Particles(NamedTuple):
     position: Array  # (A, 2)
     velocity: Array  # (A, 2)
     landmarks: Array  # (M, 2)
-    goal: Any = ()  # (2,) the place of the landmark that counts, where one does
+    goal: Any = ()  # (1, 2) the place of the landmark that counts, where one does
 
 
 class World(NamedTuple):

@@ -66,7 +66,7 @@ def sizes(params: TagParams) -> Array:
 def price(place: Array) -> Array:
     """What being far out costs: on each axis 0 up to 0.9, a slope to 1, then exp(2 |x| - 2), at most 10.
 
-    >>> [float(price(jnp.array([x, 0.0])).round(3)) for x in (0.5, -0.95, 1.5, 9.0)]
+    >>> [round(float(price(jnp.array([x, 0.0]))), 3) for x in (0.5, -0.95, 1.5, 9.0)]
     [0.0, 0.5, 2.718, 10.0]
     """
     far = jnp.abs(place)
