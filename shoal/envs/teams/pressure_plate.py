@@ -1,7 +1,8 @@
 """PressurePlate: rooms in a row, and someone must stand on a room's plate while the others pass its door.
 
 The rules of github.com/uoe-agents/pressureplate (linear layouts). Agent i's plate is in room i and works for
-no one else; the last agent's target is the chest in the last room; whoever reaches it ends the episode. `-v0` is that program as it is, with what its description does not tell:
+no one else; the last agent's target is the chest in the last room; whoever reaches it ends the episode. `-v0`
+is that program as it is, with what its description does not tell:
 
 - an agent sees the others where they began, wherever they are now, and a door whether it is open or shut;
 - outside the room of its target it receives minus the number of rooms to the last one, not to its target's.
@@ -98,6 +99,7 @@ def pressure_plate(corridor: Corridor, version: int) -> JaxEnv:
     num, kinds, targets = corridor.agents, corridor.kinds, corridor.targets
     orders = np.array(list(permutations(range(num))), np.int32)
     own_room = np.arange(num)
+    views = views_of(corridor)
 
     def reset(key: Array, params: tuple[()]) -> Array:
         """The agents on the first cells, in any order."""
@@ -131,19 +133,17 @@ def pressure_plate(corridor: Corridor, version: int) -> JaxEnv:
 
     def observe(state: Array, params: tuple[()]) -> Array:
         """Windows of 5 x 5 round the agent: agents, plates, doors, the chest; then its x and y."""
-        rows = state[:, 1:] + _WINDOW[None, :, 1]  # (A, 25)
-        cols = state[:, :1] + _WINDOW[None, :, 0]
-        kind = jnp.asarray(kinds)[rows + REACH, cols + REACH]
-        shut = jnp.concatenate([jnp.zeros(DOOR, bool), ~is_open(state) | (version == 0)])
-        agents = state if version else np.array(corridor.starts)
-        layers = [
-            _among(cols, rows, agents),
-            _among(cols, rows, targets[:-1]),
-            shut[kind],
-            _among(cols, rows, targets[-1:]),
-            state,
-        ]
-        return jnp.concatenate([layer.astype(jnp.float32) for layer in layers], axis=1)  # (A, 102)
+        seen = jnp.asarray(views)[state[:, 1], state[:, 0]]  # (A, 102)
+        return seen if version == 0 else mend(seen, state)
+
+    def mend(seen: Array, state: Array) -> Array:
+        """The views with agents where they are, and without the doors that are open."""
+        cells = state[:, None] + _WINDOW[None]  # (A, 25, 2)
+        agents = jnp.any(jnp.all(cells[:, :, None] == state[None, None], axis=-1), axis=-1)
+        kind = jnp.asarray(kinds)[cells[..., 1] + REACH, cells[..., 0] + REACH]
+        shut = jnp.concatenate([jnp.zeros(DOOR, bool), ~is_open(state)])[kind]
+        agents, shut = agents.astype(jnp.float32), shut.astype(jnp.float32)
+        return jnp.concatenate([agents, seen[:, 25:50], shut, seen[:, 75:]], axis=1)
 
     def render(state: Array, params: tuple[()]) -> np.ndarray:
         return picture(corridor, np.asarray(state), np.asarray(is_open(state)))
@@ -176,10 +176,18 @@ _WINDOW = np.stack(np.meshgrid(_AROUND, _AROUND), axis=-1).reshape(-1, 2)
 """The cells one sees, as (x, y) from where one is, row by row."""
 
 
-def _among(cols: Array, rows: Array, places: Array | np.ndarray) -> Array:
-    """Which cells (A, 25) are one of these places (B, 2)."""
-    x, y = places[None, None, :, 0], places[None, None, :, 1]
-    return jnp.any((cols[..., None] == x) & (rows[..., None] == y), axis=-1)
+def views_of(corridor: Corridor) -> np.ndarray:
+    """What there is to see from each cell [y, x] when an episode begins, (H, 9, 102)."""
+    layers = np.zeros((4, corridor.height, WIDTH), np.float32)
+    for layer, places in ((0, corridor.starts), (1, corridor.plates), (3, [GOAL])):
+        x, y = np.array(places).T
+        layers[layer, y, x] = 1
+    layers[2] = corridor.kinds[REACH:-REACH, REACH:-REACH] >= DOOR
+    padded = np.pad(layers, ((0, 0), (REACH, REACH), (REACH, REACH)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (2 * REACH + 1,) * 2, axis=(1, 2))
+    windows = np.moveaxis(windows, 0, 2).reshape(corridor.height, WIDTH, -1)
+    place = np.stack(np.meshgrid(np.arange(WIDTH), np.arange(corridor.height)), axis=-1)
+    return np.concatenate([windows, place], axis=-1, dtype=np.float32)
 
 
 def picture(corridor: Corridor, places: np.ndarray, opened: np.ndarray) -> np.ndarray:
