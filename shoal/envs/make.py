@@ -18,6 +18,7 @@ from shoal.envs.builtin import BUILTIN
 from shoal.envs.functional import from_jax
 from shoal.envs.host import gym_recipe, import_gymnasium
 from shoal.envs.pool import UnknownOptions, envpool_recipe, import_envpool
+from shoal.envs.teams import TEAMS, team
 from shoal.types import EnvRecipe, JaxEnv, ShoalError
 
 _PLUGINS = {"ALE/": ("ale_py", "ale-py"), "MiniGrid-": ("minigrid",) * 2, "BabyAI-": ("minigrid",) * 2}
@@ -63,7 +64,7 @@ def register(name: str, env: JaxEnv) -> None:
     >>> make("Counting-v0").spec.max_episode_steps
     3
     """
-    if name in BUILTIN:
+    if name in BUILTIN or team(name):
         raise ShoalError(f"{name} is built in; register your environment by another name")
     if ":" in name:
         raise ShoalError(
@@ -116,11 +117,17 @@ def _import_module(module: str, name: str) -> None:
 
 
 def _jax_names() -> Collection[str]:
-    return [*BUILTIN, *_registered]
+    return [*BUILTIN, *TEAMS, *_registered]
+
+
+def _jax_env(name: str) -> JaxEnv | None:
+    """The environment in JAX called `name`, built in or registered."""
+    return BUILTIN.get(name) or _registered.get(name) or team(name)
 
 
 def _jax_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
-    env = BUILTIN[name] if name in BUILTIN else _registered[name]
+    env = _jax_env(name)
+    assert env is not None
     others = sorted(options.keys() - {"max_episode_steps"})
     if others:
         raise UnknownOptions(f"jax:{name} takes only the option max_episode_steps, not {', '.join(others)}")
@@ -183,7 +190,7 @@ class _Backend(NamedTuple):
 
 
 _BACKENDS = {
-    "jax": _Backend(_jax_names, lambda name: name in _jax_names(), _jax_recipe),
+    "jax": _Backend(_jax_names, lambda name: _jax_env(name) is not None, _jax_recipe),
     "envpool": _Backend(_envpool_names, lambda name: name in _envpool_names(), envpool_recipe),
     "gym": _Backend(_gym_names, _knows_gym, _gym_recipe),
     "pettingzoo": _Backend(list, lambda name: True, _pettingzoo_recipe),

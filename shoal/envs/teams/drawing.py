@@ -9,7 +9,8 @@ Colour = tuple[int, int, int]
 
 WHITE, BLACK, PALE, GREY = (255, 255, 255), (30, 30, 35), (236, 236, 230), (150, 150, 150)
 RED, ORANGE, YELLOW = (205, 60, 55), (235, 140, 45), (240, 200, 70)
-GREEN, TEAL, BLUE, VIOLET = (80, 160, 80), (60, 160, 160), (65, 105, 200), (130, 90, 180)
+GREEN, TEAL, BLUE = (80, 160, 80), (60, 160, 160), (65, 105, 200)
+VIOLET, LILAC = (130, 90, 180), (180, 170, 205)
 TEAM = (BLUE, RED, GREEN, VIOLET, ORANGE, TEAL)
 """A colour for each agent, over again where there are more."""
 
