@@ -11,8 +11,6 @@ from shoal.types import JaxEnv
 _FAMILIES = (warehouse, foraging)
 """Each reads an id of its own kind, with sizes and numbers of agents in it, and leaves others."""
 
-_SINGLE = (*SIMPLE_SPREAD, *SIMPLE_ADVERSARY, *SIMPLE_TAG, *PRESSURE_PLATES)
-
 
 def team(name: str) -> JaxEnv | None:
     """The world called `name`; None where there is none.
@@ -26,6 +24,6 @@ def team(name: str) -> JaxEnv | None:
 TEAMS: dict[str, JaxEnv] = {
     **{name: env for name in WAREHOUSES if (env := warehouse(name))},
     **{name: env for name in FIELDS if (env := foraging(name))},
-    **{env.spec.name: env for env in _SINGLE},
+    **{env.spec.name: env for env in (*SIMPLE_SPREAD, *SIMPLE_ADVERSARY, *SIMPLE_TAG, *PRESSURE_PLATES)},
 }
 """The usual worlds of several agents by their ids; `team` knows those of other sizes too."""
