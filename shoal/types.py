@@ -59,7 +59,7 @@ class EnvSpec:
 
     name: str
     backend: str
-    """`jax`, `envpool` or `gym`."""
+    """`jax`, `envpool`, `gym` or `pettingzoo`."""
     observation: ObservationSpace
     action: ActionSpace
     max_episode_steps: int | None = None

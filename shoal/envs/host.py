@@ -11,10 +11,10 @@ whoever runs the program asks `take_crash()` each time it returns.
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,10 @@ Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Raw observations, rewards, terminated, truncated, valid: a batch of N each."""
 
 
+_FRAMES = {os.path.join(os.path.dirname(__file__), name) for name in ("host.py", "pettingzoo.py")}
+"""Files whose lines in a traceback are ours and not the environment's."""
+
+
 class EnvironmentCrashed(ShoalError):
     """An environment raised; the message is one line, `traceback_text` the environment's own traceback."""
 
@@ -37,7 +41,7 @@ class EnvironmentCrashed(ShoalError):
         reason = str(error).strip().splitlines()
         super().__init__(f"{name} raised {type(error).__name__}" + (f": {reason[0]}" if reason else ""))
         below = error.__traceback__
-        while below is not None and below.tb_frame.f_code.co_filename == __file__:
+        while below is not None and below.tb_frame.f_code.co_filename in _FRAMES:
             below = below.tb_next
         self.traceback_text = "".join(traceback.format_exception(type(error), error, below))
 
@@ -78,23 +82,37 @@ class Doors(NamedTuple):
 
 
 def gym_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
-    """An environment of Gymnasium's registry, `options` going to `gymnasium.make`."""
-    from shoal.envs.spaces import action_door, observation_door
+    """An environment of Gymnasium's registry, `options` going to `gymnasium.make`.
 
+    One whose spaces are tuples, a part for each agent, has an axis of agents here.
+    """
     rows = _rows(name, options, np.zeros(1, np.uint32), False)
-    observation, observe = observation_door(rows.observation_space, name)
-    action, act = action_door(rows.action_space, name)
-    known = (name, "gym", observation, action, rows.max_episode_steps, *declared(rows.inner, name))
+    doors = _doors(name, rows)
     rows.close()
-    spec = EnvSpec(*known, parallel=False, exact_resume=False)
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         if rendering and "DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
         devices = [_rows(name, options, row, rendering) for row in seeds]
-        return _env(Doors(spec, observe, act), devices, seeds.shape[1])
+        return host_env(doors, devices, seeds.shape[1])
 
-    return EnvRecipe(spec, build)
+    return EnvRecipe(doors.spec, build)
+
+
+def _doors(name: str, rows: "Rows") -> Doors:
+    from shoal.envs.agents import agent_doors
+    from shoal.envs.spaces import action_door, observation_door
+
+    if rows.agents is None:
+        observation, observe = observation_door(rows.observation_space, name)
+        action, act = action_door(rows.action_space, name)
+    else:
+        doors = agent_doors(rows.observation_space.spaces, rows.action_space.spaces, name)
+        observation, action, observe, act, _ = doors
+        if doors.unequal:
+            raise ShoalError(f"{name}: its agents have {rows.action_space}; they need equally many choices")
+    known = (name, "gym", observation, action, rows.max_episode_steps, *declared(rows.inner, name))
+    return Doors(EnvSpec(*known, agents=rows.agents, parallel=False, exact_resume=False), observe, act)
 
 
 def import_gymnasium() -> ModuleType:
@@ -110,7 +128,7 @@ def import_gymnasium() -> ModuleType:
 def _rows(name: str, options: dict[str, Any], seeds: np.ndarray, rendering: bool) -> "Rows":
     gymnasium = import_gymnasium()
     options = options | ({"render_mode": "rgb_array"} if rendering else {})
-    with _one_line_errors(name):
+    with one_line_errors(name):
         try:
             return _make_rows(gymnasium, gymnasium.spec(name), options, seeds)
         except TypeError as error:
@@ -129,7 +147,7 @@ def _make_rows(gymnasium: Any, registered: Any, options: dict[str, Any], seeds: 
 
 
 @contextmanager
-def _one_line_errors(name: str) -> Iterator[None]:
+def one_line_errors(name: str) -> Iterator[None]:
     """Gymnasium's complaints keep their own words; anything else is the environment's crash."""
     try:
         yield
@@ -151,19 +169,22 @@ class SingleRows:
     """
 
     def __init__(self, envs: list[Any], seeds: np.ndarray):
+        from shoal.envs.agents import num_agents
+
         self.envs = envs
         self.seeds = [int(seed) for seed in seeds]
         self.worlds: list[dict[str, float]] = [{}] * len(envs)
         self.over = [False] * len(envs)
         self.observation_space, self.action_space = envs[0].observation_space, envs[0].action_space
         self.max_episode_steps = envs[0].spec.max_episode_steps
+        self.agents = num_agents(self.observation_space, self.action_space)
         self.inner = envs[0].unwrapped
 
     def reset(self, worlds: list[dict[str, float]]) -> Any:
         """Begin anew, from the rows' seeds: other worlds are then entered from the same starts."""
         self.worlds = worlds or self.worlds
         self.over = [False] * len(self.envs)
-        return _batch([self._begin(i, seed=seed) for i, seed in enumerate(self.seeds)])
+        return batch_rows([self._begin(i, seed=seed) for i, seed in enumerate(self.seeds)])
 
     def _begin(self, row: int, **seed: int) -> Any:
         world = {"options": {"world": dict(self.worlds[row])}} if self.worlds[row] else {}
@@ -171,7 +192,7 @@ class SingleRows:
 
     def step(self, actions: np.ndarray) -> Step:
         valid = ~np.array(self.over)
-        reward = np.zeros(len(self.envs), np.float32)
+        reward = np.zeros((len(self.envs), *axis_of(self.agents)), np.float32)
         terminated, truncated = np.zeros((2, len(self.envs)), bool)
         rows = []
         for i, env in enumerate(self.envs):
@@ -183,7 +204,7 @@ class SingleRows:
                     terminated[i], truncated[i] = False, True
             self.over[i] = bool(terminated[i] or truncated[i])
             rows.append(obs)
-        return _batch(rows), reward, terminated, truncated, valid
+        return batch_rows(rows), reward, terminated, truncated, valid
 
     def render(self, row: int) -> np.ndarray | None:
         return self.envs[row].render()
@@ -208,6 +229,7 @@ class VectorRows:
         self.observation_space = vector.single_observation_space
         self.action_space = vector.single_action_space
         self.max_episode_steps = vector.spec.max_episode_steps
+        self.agents = None
         self.inner = None  # it declares no worlds: a reset's options are for all rows alike
 
     def reset(self, worlds: list[dict[str, float]]) -> Any:
@@ -246,6 +268,14 @@ Rows = SingleRows | VectorRows
 """The N environments of one device."""
 
 
+class AnyRows(Protocol):
+    """What `host_env` asks of the N environments of a device."""
+
+    def reset(self, worlds: list[dict[str, float]]) -> Any: ...
+    def step(self, actions: Any) -> Step: ...
+    def render(self, row: int) -> np.ndarray | None: ...
+
+
 def _autoreset_mode(vector: Any) -> str:
     modes = import_gymnasium().vector.AutoresetMode
     declared = vector.metadata.get("autoreset_mode")
@@ -257,8 +287,10 @@ def _autoreset_mode(vector: Any) -> str:
         ) from None
 
 
-def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
-    name, blank = doors.spec.name, _blank(doors.spec.observation, num_rows)
+def host_env(doors: Doors, devices: Sequence[AnyRows], num_rows: int) -> Env:
+    """The environment whose rows are stepped in Python, those of each device by one of `devices`."""
+    name, axes = doors.spec.name, (num_rows, *axis_of(doors.spec.agents))
+    blank, nothing = _blank(doors.spec.observation, axes), np.zeros(axes, np.float32)
     crash: list[EnvironmentCrashed] = []  # the devices' own: when one falls, the others need not work on
     still = np.zeros(num_rows, bool)
 
@@ -273,10 +305,10 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
             crash.append(EnvironmentCrashed(name, error))
         if not _mailbox:
             _mailbox.append(crash[0])
-        return blank, np.zeros(num_rows, np.float32), still, still, still
+        return blank, nothing, still, still, still
 
     def host_reset(index, params):
-        call = lambda: (devices[int(index)].reset(by_row(params)), np.zeros(num_rows), still, still, still)
+        call = lambda: (devices[int(index)].reset(by_row(params)), nothing, still, still, still)
         return np.array([[index, 0]], np.int32), *guarded(call)
 
     def host_step(token, action):
@@ -288,7 +320,7 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
     shapes = (
         jax.ShapeDtypeStruct((1, 2), jnp.int32),
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), blank),
-        jax.ShapeDtypeStruct((num_rows,), jnp.float32),
+        jax.ShapeDtypeStruct(axes, jnp.float32),
         *(flag, flag, flag),
     )
 
@@ -302,7 +334,7 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
 
     def render(state, row):
         jax.block_until_ready(state)
-        with _one_line_errors(name):
+        with one_line_errors(name):
             picture = devices[row // num_rows].render(row % num_rows)
         if picture is None:
             raise ShoalError(f"{name} draws no pictures (render_mode rgb_array)")
@@ -316,26 +348,31 @@ def _state_and_time_step(answer: tuple) -> tuple[HostState, TimeStep]:
     return HostState(token), TimeStep(obs, reward, terminated, truncated, valid, info={})
 
 
-def _blank(observation: ObservationSpace, num_rows: int) -> Tree:
+def axis_of(agents: int | None) -> tuple[int, ...]:
+    """The axis of agents, where there is one."""
+    return () if agents is None else (agents,)
+
+
+def _blank(observation: ObservationSpace, axes: tuple[int, ...]) -> Tree:
     if isinstance(observation, Box):
-        return np.zeros((num_rows, *observation.shape), observation.dtype)
-    return {key: _blank(box, num_rows) for key, box in observation.items()}
+        return np.zeros((*axes, *observation.shape), observation.dtype)
+    return {key: _blank(box, axes) for key, box in observation.items()}
 
 
-def _batch(rows: list[Any]) -> Any:
+def batch_rows(rows: list[Any]) -> Any:
     """Rows of one structure as one structure of rows."""
     match rows[0]:
         case dict():
-            return {key: _batch([row[key] for row in rows]) for key in rows[0]}
+            return {key: batch_rows([row[key] for row in rows]) for key in rows[0]}
         case tuple():
-            return tuple(_batch(list(parts)) for parts in zip(*rows, strict=True))
+            return tuple(batch_rows(list(parts)) for parts in zip(*rows, strict=True))
     return np.stack(rows)
 
 
 def _replace_rows(batch: Any, where: np.ndarray, rows: Any) -> Any:
     """`batch` with the rows named by `where` taken from a sequence of single observations."""
     first = int(np.argmax(where))
-    return _where(where, _batch([rows[i if where[i] else first] for i in range(len(where))]), batch)
+    return _where(where, batch_rows([rows[i if where[i] else first] for i in range(len(where))]), batch)
 
 
 def _where(where: np.ndarray, left: Any, right: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Environments by name: "CartPole-v1", "jax:...", "envpool:...", "gym:...", "module:Name".
+"""Environments by name: "CartPole-v1", "jax:...", "envpool:...", "gym:...", "pettingzoo:...", "module:Name".
 
 A bare name picks the fastest implementation of exactly that environment: built in, then EnvPool's, then
 Gymnasium's. EnvPool and Gymnasium are imported when a name needs them, never before.
@@ -97,7 +97,7 @@ def _read(name: str) -> tuple[list[str], str]:
         _import_module(module, name)
     if forced:
         return [forced], identifier
-    unasked = {"envpool"} if module or identifier in _RECODED else set()
+    unasked = {"pettingzoo"} | ({"envpool"} if module or identifier in _RECODED else set())
     return [backend for backend in _BACKENDS if backend not in unasked], identifier
 
 
@@ -176,6 +176,13 @@ def _knows_gym(name: str) -> bool:
     return name in _gym_names()
 
 
+def _pettingzoo_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
+    from shoal.envs.pettingzoo import pettingzoo_recipe
+
+    _import_module(name, f"pettingzoo:{name}")
+    return pettingzoo_recipe(sys.modules[name], options)
+
+
 class _Backend(NamedTuple):
     names: Callable[[], Collection[str]]
     knows: Callable[[str], bool]
@@ -186,6 +193,7 @@ _BACKENDS = {
     "jax": _Backend(_jax_names, lambda name: _jax_env(name) is not None, _jax_recipe),
     "envpool": _Backend(_envpool_names, lambda name: name in _envpool_names(), envpool_recipe),
     "gym": _Backend(_gym_names, _knows_gym, _gym_recipe),
+    "pettingzoo": _Backend(list, lambda name: True, _pettingzoo_recipe),
 }
 """The implementations, fastest first."""
 

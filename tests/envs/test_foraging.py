@@ -1,14 +1,9 @@
 """Foraging: the package's own transitions, collisions and loads worked out by hand, and beginnings."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 
-import shoal
-from shoal.envs.functional import from_jax
-from shoal.envs.teams.foraging import ForagingState, foraging, scatter_food
-from tests.envs.packages import DATA, play_foraging
+from shoal.envs.teams.foraging import ForagingState, foraging
 
 NAMES = [
     "Foraging-8x8-2p-2f-coop-v3",

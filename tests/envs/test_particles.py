@@ -89,14 +89,14 @@ def test_steps_are_the_packages(world, kind):
 
 
 def test_the_shared_reward_by_hand():
-    """Agents 0 and 1 overlap; each landmark lies 0.5 below an agent: 3 * (1.5 + 1) + 2 collisions."""
+    """Agents 0 and 1 overlap; each landmark lies 0.5 below an agent: 3 (1.5 + 1) + 2 collisions in all."""
     position = jnp.array([[0.0, 0.5], [0.2, 0.5], [-1.0, 0.5]])
     state = Particles(position, jnp.zeros((3, 2)), position - jnp.array([[0.0, 0.5]]))
     take = lambda name: jax.jit(TEAMS[name].step)(
         jax.random.key(0), state, jnp.zeros(3, int), TEAMS[name].spec.params
     )
     after, reward, _ = take("simple_spread_shared_v3")
-    np.testing.assert_allclose(reward, [-9.5] * 3, rtol=1e-6)
+    np.testing.assert_allclose(reward, [-9.5 / 3] * 3, rtol=1e-6)
     # Overlap 0.1 gives 100 * 0.1 * dt = 1 to either side; agent 2 is out of reach.
     np.testing.assert_allclose(after.velocity, [[-1, 0], [1, 0], [0, 0]], atol=1e-5)
     _, own, _ = take("simple_spread_v3")

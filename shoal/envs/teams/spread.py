@@ -1,8 +1,8 @@
 """simple_spread: three agents cover three landmarks without touching each other.
 
 All are one team. In `simple_spread_v3` an agent's reward is half the team's distance to the landmarks, half
-its own collisions. In `simple_spread_shared_v3` everyone receives the sum over agents of both, which is what
-the first programs for this world did: published returns of -120 to -135 are on that scale.
+its own collisions. In `simple_spread_shared_v3` everyone receives an equal share of the team's reward, which
+is what the first programs for this world scored: published team returns of -120 to -135 are on that scale.
 """
 
 from typing import NamedTuple
@@ -56,14 +56,14 @@ def step(key: Array, state: Particles, action: Array, params: SpreadParams) -> t
 def step_shared(
     key: Array, state: Particles, action: Array, params: SpreadParams
 ) -> tuple[Particles, Array, Array]:
-    """r = - sum_i (sum_m min_j |x_j - l_m| + collisions of i + 1), the same for all.
+    """r = - 1/3 sum_i (sum_m min_j |x_j - l_m| + collisions of i + 1), the same for all.
 
     The 1 is each agent's collision with itself, which the first programs counted
-    (github.com/openai/multiagent-particle-envs/issues/67): 75 in an episode.
+    (github.com/openai/multiagent-particle-envs/issues/67): 75 of the team's return.
     """
     state = advance(state, action, params)
     far, collisions = far_and_collisions(state, params)
-    return state, jnp.full(3, -jnp.sum(far + collisions + 1)), jnp.bool_(False)
+    return state, jnp.full(3, -jnp.mean(far + collisions + 1)), jnp.bool_(False)
 
 
 def advance(state: Particles, action: Array, params: SpreadParams) -> Particles:
