@@ -53,6 +53,18 @@ def where(things):
     return {(thing.x, thing.y) for thing in things}
 
 
+def ring(env, random):
+    """Put four robots in a ring, each heading for the next, with nothing in their way."""
+    from rware.warehouse import Direction
+
+    left, clockwise = int(random.integers(env.grid_size[1] - 1)), random.integers(2)
+    ways = ("RIGHT", "DOWN", "UP", "LEFT") if clockwise else ("DOWN", "LEFT", "RIGHT", "UP")
+    for i, agent in enumerate(random.permutation(env.agents)):
+        agent.x, agent.y = left + i % 2, env.grid_size[0] - 2 + i // 2
+        agent.dir = Direction[ways[i]]
+    env._recalc_grid()
+
+
 def warehouse_now(env):
     """The state, in arrays."""
     numbers = [[a.y, a.x, a.dir.value, a.carrying_shelf is not None, a.has_delivered] for a in env.agents]
@@ -80,10 +92,14 @@ def play_warehouse(name, steps, payment="indiv", seed=0, length=40):
     for t in range(steps):
         if t % length == 0:
             env.reset()
-            if t // length % 4:
-                crowd(env, random, near_goals=t // length % 4 > 1)
+            kind = t // length % 5
+            if kind == 4 and env.n_agents == 4:
+                ring(env, random)
+            elif kind:
+                crowd(env, random, near_goals=kind > 1)
         before, recorder.ranks = warehouse_now(env), np.zeros(2, int)
         action = random.choice(5, env.n_agents, p=[0.05, 0.55, 0.125, 0.125, 0.15])
+        action[:] = 1 if kind == 4 and t % length == 0 else action
         reward = np.array(env.step(list(action))[1], np.float32)
         after = {f"next_{key}": value for key, value in warehouse_now(env).items()}
         trace.append(
@@ -132,3 +148,24 @@ def towards_food(env, player, random):
     if abs(down) > abs(east) or not east:
         return 2 if down > 0 else 1
     return 4 if east > 0 else 3
+
+
+WAREHOUSES = {
+    "rware-tiny-2ag-v2": "indiv",
+    "rware-tiny-4ag-easy-v2": "twostage",
+    "rware-small-3ag-hard-v2": "global",
+}
+FIELDS = ("Foraging-8x8-2p-2f-coop-v3", "Foraging-2s-7x7-4p-3f-v3")
+"""What is recorded: who is paid in which warehouse, and fields."""
+
+
+def record():
+    """Write the traces that are compared where the packages are not installed."""
+    for name, payment in WAREHOUSES.items():
+        np.savez_compressed(DATA / name, **play_warehouse(name, 600, payment, seed=1))
+    for name in FIELDS:
+        np.savez_compressed(DATA / name, **play_foraging(name, 600, seed=1))
+
+
+if __name__ == "__main__":
+    record()

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from shoal.envs.teams.chance import cell_among, distinct
-from shoal.envs.teams.drawing import GREEN, GREY, TEAM, WHITE, Mark, cells, draw
+from shoal.envs.teams.drawing import BLACK, GREY, TEAM, WHITE, YELLOW, Mark, cells, draw
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, ShoalError
 
 NORTH, SOUTH, WEST, EAST, LOAD = range(1, 6)
@@ -164,15 +164,15 @@ def listed(place: Array, level: Array, seen: Array, before: Array) -> Array:
 
 
 def render(rules: Rules, state: ForagingState, params: tuple[()]) -> np.ndarray:
-    """Food in green and players in colours of their own, with their levels."""
+    """Food as yellow squares and players as discs in colours of their own, with their levels."""
     state = ForagingState(*map(np.asarray, state))
     marks = cells(rules.size, rules.size)
     for (row, col), weight in zip(state.food, state.weight, strict=True):
         if weight > 0:
-            marks += [Mark(row, col, "square", GREEN, 0.8), Mark(row, col, str(weight), WHITE, 0.5)]
+            marks += [Mark(row, col, "square", YELLOW, 0.8), Mark(row, col, str(weight), BLACK, 0.5)]
     for i, ((row, col), level) in enumerate(zip(state.player, state.level, strict=True)):
         marks += [Mark(row, col, "disc", TEAM[i % len(TEAM)], 0.8), Mark(row, col, str(level), WHITE, 0.45)]
-    return draw(rules.size, rules.size, marks, cell=max(320 // rules.size, 12), ground=GREY)
+    return draw(rules.size, rules.size, marks, cell=max(2 * (160 // rules.size), 12), ground=GREY)
 
 
 def make_foraging(name: str, rules: Rules) -> JaxEnv:

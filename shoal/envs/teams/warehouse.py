@@ -292,7 +292,7 @@ def render(rules: Rules, state: WarehouseState, params: tuple[()]) -> np.ndarray
         marks.append(Mark(row, col, "disc", BLACK if state.loaded[i] else PALE, 0.76))
         marks.append(Mark(row, col, "disc", TEAM[i % len(TEAM)], 0.62))
         marks.append(Mark(row, col, "arrow", WHITE, 0.4, heading))
-    return draw(height, width, marks, cell=min(32, 400 // height), ground=GREY)
+    return draw(height, width, marks, cell=min(32, 2 * (200 // height)), ground=GREY)
 
 
 def make_warehouse(name: str, rules: Rules) -> JaxEnv:
