@@ -42,6 +42,8 @@ class Eval:
     """best, mean (the average of all learners' parameters), all, or a number."""
     each_world: bool = False
     """Where worlds differ, show every learner in every learner's world too."""
+    against: Path | None = None
+    """Another run of the same game between teams: its best learner plays this run's, each side in turn."""
     levels: Literal["seen", "unseen", "all"] | None = None
     """Which levels of a generated game (Procgen): those of training, those it never showed, or all."""
     checkpoint: Literal["latest", "best"] = "latest"
@@ -304,13 +306,17 @@ def evaluate(arguments: list[str]) -> int:
     names, cohort = session.choose(opened, options.learner)
     opened, world = session.on_levels(opened, options.levels)
     places = session.places(opened, names, options.episodes, options.each_world)
-    if places is None:
+    if options.against:
+        other = session.open_run(options.against, options.checkpoint)
+        rows = session.matches(opened, other, options.learner, options.episodes, options.seed)
+    elif places is None:
         returns, lengths = evaluate(opened.recipe, opened.learner, cohort, options.episodes, options.seed)
-        rows = [summarise(*row, world) for row in zip(names, returns, lengths, strict=True)]
+        spec = opened.recipe.spec
+        rows = [summarise(*row, world, spec) for row in zip(names, returns, lengths, strict=True)]
     else:
         rows = evaluate_worlds(opened.recipe, opened.learner, cohort, names, places, options.seed)
     if options.json:
-        print(json.dumps([row._asdict() for row in rows], indent=1))
+        print(json.dumps([row.printed() for row in rows], indent=1))
     else:
         show.evaluations(rows)
     return 0

@@ -15,11 +15,14 @@ WINDOW = 100
 
 
 class Episodes(NamedTuple):
-    """Raw scores, per learner: episodes under way, and the last `WINDOW` finished ones."""
+    """Raw scores, per learner: episodes under way, and the last `WINDOW` finished ones.
 
-    running_return: Array  # (L, E)
+    Where an environment has agents, each has a return of its own.
+    """
+
+    running_return: Array  # (L, E) or (L, E, A)
     running_length: Array  # (L, E) int32
-    returns: Array  # (L, WINDOW), NaN until an episode has filled the place
+    returns: Array  # (L, WINDOW) or (L, WINDOW, A), NaN until an episode has filled the place
     lengths: Array  # (L, WINDOW)
     finished: Array  # (L,) int32, how many so far
 
@@ -37,10 +40,11 @@ def begin(env: Env, keys: Array, params: Tree, shards: int = 1) -> Worlds:
     keys, params = jax.tree.map(lambda x: own_share(x, 1, shards), (keys, params))
     num_learners, num_envs = keys.shape
     state, step = env.reset(keys.reshape(-1), trees.merge_axes(params))
+    agents = step.reward.shape[1:]
     episodes = Episodes(
-        running_return=jnp.zeros((num_learners, num_envs)),
+        running_return=jnp.zeros((num_learners, num_envs, *agents)),
         running_length=jnp.zeros((num_learners, num_envs), jnp.int32),
-        returns=jnp.full((num_learners, WINDOW), jnp.nan, jnp.float32),
+        returns=jnp.full((num_learners, WINDOW, *agents), jnp.nan, jnp.float32),
         lengths=jnp.full((num_learners, WINDOW), jnp.nan, jnp.float32),
         finished=jnp.zeros(num_learners, jnp.int32),
     )
@@ -76,7 +80,7 @@ def collect(
     keys (L,). Returns rollouts time-major, (T, L, E, ...), with `last_obs` (L, E, ...). Where `shards`
     devices share the learners, E are this device's environments; they see what they would see on one.
     """
-    num_learners, num_envs = worlds.step.reward.shape
+    num_learners, num_envs = worlds.step.valid.shape
     key_act, key_env = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
     shape = (num_steps, num_envs * shards)
     noise = jax.vmap(lambda key: learner.draw(key, shape), out_axes=1)(key_act)
@@ -125,10 +129,11 @@ def score(
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
     """Add a step's outcome to the running returns and lengths; where an episode ends, hand them over."""
     (total, length), (reward, valid, over) = running, step
-    total = total + jnp.where(valid, reward, 0.0)
+    total = total + jnp.where(trees.align(valid, reward), reward, 0.0)
     length = length + valid
     over = over & valid
-    return (jnp.where(over, 0.0, total), jnp.where(over, 0, length)), (over, total, length)
+    running = (jnp.where(trees.align(over, total), 0.0, total), jnp.where(over, 0, length))
+    return running, (over, total, length)
 
 
 def remember(
@@ -136,7 +141,7 @@ def remember(
 ) -> tuple[Array, Array, Array]:
     """Write a rollout's finished episodes, (T, E), into one learner's ring of the last `WINDOW`."""
     returns, lengths, count = ring
-    over, total, length = (x.reshape(-1) for x in finished)
+    over, total, length = (x.reshape(-1, *x.shape[2:]) for x in finished)
     place = count + jnp.cumsum(over)  # counted from 1
     end = place[-1]
     kept = over & (place > end - WINDOW)  # so that no place is written twice

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,17 @@ from shoal import trees
 from shoal.collect import Worlds, begin, outcome, score
 from shoal.envs.host import raise_crash
 from shoal.mesh import ROWS, WHOLE, make_mesh, on_each_device
-from shoal.types import Env, EnvRecipe, EnvSpec, Learner, LearnerState, ShoalError, Tree
+from shoal.types import (
+    Env,
+    EnvRecipe,
+    EnvSpec,
+    Learner,
+    LearnerState,
+    ShoalError,
+    Tree,
+    by_team,
+    team_return,
+)
 
 CHUNK = 64
 """Steps between two looks at whether everyone is done."""
@@ -25,11 +35,11 @@ OWN = "own"
 
 
 class Tally(NamedTuple):
-    """The first episode of every environment, (L, E)."""
+    """The first episode of every environment."""
 
-    done: Array
-    returns: Array
-    lengths: Array
+    done: Array  # (L, E)
+    returns: Array  # (L, E) or (L, E, A)
+    lengths: Array  # (L, E)
 
 
 class Evaluation(NamedTuple):
@@ -43,6 +53,11 @@ class Evaluation(NamedTuple):
     return_max: float
     length_mean: float
     world: str
+    agents: dict[str, float] | None = None  # means by agent and team, and win rates, where there are agents
+
+    def printed(self) -> dict[str, Any]:
+        """Its values by their names; what there is to say of agents, beside the others."""
+        return {name: x for name, x in self._asdict().items() if name != "agents"} | (self.agents or {})
 
 
 def greedy(learner: Learner) -> Learner:
@@ -87,7 +102,7 @@ def evaluate_worlds(
     played = _evaluations(recipe, learner, cohort, episodes, seed, places.values())
     scores = dict(zip(places, played, strict=True))
     return [
-        summarise(name, returns[row], lengths[row], world)
+        summarise(name, returns[row], lengths[row], world, recipe.spec)
         for row, name in enumerate(names)
         for world, (returns, lengths) in scores.items()
         if world != OWN or not isinstance(name, str)
@@ -139,9 +154,15 @@ def distances(learner: Learner, cohort: LearnerState, obs: Tree) -> np.ndarray:
 
 
 def summarise(
-    name: int | str, returns: np.ndarray, lengths: np.ndarray, world: str = "default"
+    name: int | str,
+    returns: np.ndarray,
+    lengths: np.ndarray,
+    world: str = "default",
+    spec: EnvSpec | None = None,
 ) -> Evaluation:
-    """The row that is printed for one learner's episodes, (episodes,) each."""
+    """The row that is printed for one learner's episodes, (episodes,) each; a `spec` tells whose returns."""
+    apart = by_team(spec, returns) if spec else {}
+    returns = team_return(spec, returns) if spec else returns
     return Evaluation(
         learner=name,
         episodes=len(returns),
@@ -151,6 +172,7 @@ def summarise(
         return_max=float(returns.max()),
         length_mean=float(lengths.mean()),
         world=world,
+        agents={each: float(x.mean()) for each, x in apart.items()},
     )
 
 
@@ -231,7 +253,7 @@ def _moments(
         action, memory = learner.act(one._replace(memory=memory), obs, noise, begins)
         state, step = env.step(state, action, chance)
         reward, _, over = outcome(step, step.info)
-        return memory, state, step.obs, ~step.valid, action, (reward[0], over[0])
+        return memory, state, step.obs, ~step.valid, action, (team_return(env.spec, reward)[0], over[0])
 
     memory, obs, begins = one.memory, step.obs, ~step.valid
     for t in range(max_steps):
@@ -298,8 +320,9 @@ def _check_params(spec: EnvSpec, params: Tree | None, shape: tuple[int, ...]) ->
 def _begin(env: Env, keys: Array, params: Tree | None) -> tuple[Worlds, Tally]:
     given = env.spec.params if params is None else params
     params = jax.tree.map(lambda x: jnp.full(keys.shape, x, jnp.float32), given)
-    tally = Tally(jnp.zeros(keys.shape, bool), jnp.zeros(keys.shape), jnp.zeros(keys.shape, jnp.int32))
-    return begin(env, keys, params), tally
+    worlds = begin(env, keys, params)
+    nothing = jnp.zeros_like(worlds.episodes.running_return)
+    return worlds, Tally(jnp.zeros(keys.shape, bool), nothing, jnp.zeros(keys.shape, jnp.int32))
 
 
 def _play(
@@ -328,7 +351,7 @@ def _play(
         first = over & ~tally.done
         tally = Tally(
             tally.done | over,
-            jnp.where(first, total, tally.returns),
+            jnp.where(trees.align(first, total), total, tally.returns),
             jnp.where(first, length, tally.lengths),
         )
         return (memory, state, step.obs, ~step.valid, running, tally), None

@@ -16,6 +16,9 @@ from jax import Array
 from shoal.ops.masks import visible
 from shoal.types import Box, EnvSpec, ObservationSpace, ShoalError, Tree
 
+JOINT, BOTH = "joint", ("agent_id",)
+"""Parts of an observation: what a critic sees of a whole team, and what it sees along with the actor."""
+
 Initializer = Callable[[Array, tuple[int, ...]], Array]
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -183,7 +186,11 @@ class Impala(eqx.Module):
 
 
 class Joined(eqx.Module):
-    """Named observations through encoders of their own, side by side in an order."""
+    """Named observations through encoders of their own, side by side in an order.
+
+    Where one is `JOINT`, it is the last, for the critic alone; the others are for the actor alone, but for
+    `BOTH`, which come between.
+    """
 
     encoders: dict[str, Encoder]
     order: tuple[str, ...] = eqx.field(static=True)
@@ -199,6 +206,15 @@ class Joined(eqx.Module):
 
     def __call__(self, obs: dict[str, Array]) -> Array:
         return jnp.concatenate([self.encoders[name](obs[name]) for name in self.order], -1)
+
+
+def sides(encoder: Encoder) -> tuple[slice, slice]:
+    """Which of the encoded numbers the actor sees, and which the critic: all, unless some are joint."""
+    if not isinstance(encoder, Joined) or JOINT not in encoder.encoders:
+        return slice(0, encoder.num_out), slice(0, encoder.num_out)
+    shared = sum(encoder.encoders[name].num_out for name in BOTH if name in encoder.encoders)
+    joint = encoder.encoders[JOINT].num_out
+    return slice(0, encoder.num_out - joint), slice(encoder.num_out - joint - shared, encoder.num_out)
 
 
 class MLP(eqx.Module):
@@ -266,8 +282,8 @@ class ActorCritic(eqx.Module):
     log_std: Array | None  # (A,) for continuous actions
 
     def __call__(self, obs: Tree) -> tuple[Array, Array]:
-        x = self.encoder(obs)
-        return with_deviation(self.actor(x), self.log_std), self.critic(x)[..., 0]
+        x, (acting, judging) = self.encoder(obs), sides(self.encoder)
+        return with_deviation(self.actor(x[..., acting]), self.log_std), self.critic(x[..., judging])[..., 0]
 
 
 class Policy(eqx.Module):
@@ -331,7 +347,8 @@ def make_encoder(
         encoders = {
             name: make_encoder(k, box, images, init) for k, (name, box) in zip(keys, boxes, strict=True)
         }
-        return Joined(encoders, tuple(sorted(encoders, key=lambda name: (name not in first, name))))
+        place = lambda name: (name == JOINT, name in BOTH, name not in first, name)
+        return Joined(encoders, tuple(sorted(encoders, key=place)))
     if images == "mlp" or not is_image(space):
         return Flatten(len(space.shape), prod(space.shape))
     return {"nature": NatureCNN, "impala": Impala}[images](key, space.shape, init)
@@ -400,14 +417,16 @@ def put_together(
     def make(key: Array, spec: EnvSpec, num_outputs: int) -> Tree:
         key_encoder, key_actor, key_critic = jax.random.split(key, 3)
         encoder = make_encoder(key_encoder, spec.observation, images, INITIALIZERS[init], split.keys)
-        sizes = (encoder.num_out, *(() if isinstance(encoder, NatureCNN | Impala) else hidden))
+        layers = () if isinstance(encoder, NatureCNN | Impala) else hidden
+        acting, judging = ((side.stop - side.start, *layers) for side in sides(encoder))
         start = split_at(split, spec, encoder)
+        joint = isinstance(encoder, Joined) and JOINT in encoder.encoders
         continuous = isinstance(spec.action, Box)
         num_actions = num_outputs // 2 if continuous else num_outputs
         return whole(
             encoder=encoder,
-            actor=halved(key_actor, sizes, start, num_actions, 0.01),
-            critic=halved(key_critic, sizes, start, 1, 1.0),
+            actor=halved(key_actor, acting, start, num_actions, 0.01),
+            critic=halved(key_critic, judging, None if joint else start, 1, 1.0),
             log_std=jnp.full(num_actions, init_log_std) if continuous else None,
         )
 
@@ -418,7 +437,8 @@ def split_at(split: Split, spec: EnvSpec, encoder: Encoder) -> int | None:
     """Where the encoder's numbers fall into two, if they are to."""
     if split.start is None and not split.keys:
         return None
-    names = encoder.order if isinstance(encoder, Joined) else ()
+    parts = encoder.order if isinstance(encoder, Joined) else ()
+    names = tuple(name for name in parts if name not in (JOINT, *BOTH))
     if split.keys:
         if not names or set(split.keys) - set(names) or not set(names) - set(split.keys):
             found = f"the parts {', '.join(names)}" if names else "no named parts"

@@ -1,6 +1,7 @@
 """The program of a run: collect, update and exchange, compiled together."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -24,7 +25,9 @@ from shoal.learners.augmentation import augmented
 from shoal.learners.curiosity import curious
 from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.ppo import PPOConfig, ppo
+from shoal.learners.schedules import in_iterations
 from shoal.learners.td3 import TD3Config, td3
+from shoal.learners.team import team
 from shoal.mesh import (
     DATA,
     ENVS,
@@ -192,7 +195,7 @@ def make_trainer(
 
     def exchange_stage(state: TrainState, pulse: Pulse) -> tuple[TrainState, Pulse]:
         key = jax.random.fold_in(state.key, state.iteration)
-        now = standing(state.worlds.episodes, pulse.valid_steps)
+        now = standing(recipe.spec, state.worlds.episodes, pulse.valid_steps)
         models = state.cohort._replace(memory=())
         memory, models, exchanged = exchange.apply(key, state.exchange, models, now)
         cohort = models._replace(memory=state.cohort.memory)
@@ -266,8 +269,18 @@ def make_learner(
     across = ("learners", "group") if config.shares_gradients else ()
     match config.algo:
         case PPOConfig() as algo:
-            plain = partial(make_ppo, spec, config.num_iterations, network, across, shards)
+            rest = (config.num_iterations, network, across, shards)
+            if spec.agents is not None:
+                if algo.augment:
+                    raise ShoalError("augment is for environments with one agent")
+                plans = tuple(in_iterations(plan, algo.rollout_size) for plan in algo.schedules)
+                one = lambda num_envs: replace(algo, num_envs=num_envs, schedules=plans)
+                player = lambda seen, num_envs: make_ppo(seen, *rest, one(num_envs))
+                return team(player, algo, spec, algo.num_envs, shards)
+            plain = partial(make_ppo, spec, *rest)
             return augmented(plain, algo, spec) if algo.augment else plain(algo)
+        case _ if spec.agents is not None:
+            raise ShoalError(f"{spec.name} has {spec.agents} agents, and only ppo plays in teams")
         case _ if network:
             raise ShoalError("networks of your own are for ppo only")
         case TD3Config() as algo:
@@ -381,7 +394,8 @@ def update_learners(
     learner_axis = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, advice=1, begins=1)
     update = trees.in_groups(group, learner.update, in_axes=(0, 0, learner_axis))
     cohort, metrics = update(key_update, cohort, rollout)
-    bad_rewards = jnp.sum(~jnp.isfinite(rollout.reward), (0, 2), dtype=jnp.int32)
+    agents = tuple(range(3, rollout.reward.ndim))
+    bad_rewards = jnp.sum(~jnp.isfinite(rollout.reward), (0, 2, *agents), dtype=jnp.int32)
     valid_steps = jnp.sum(rollout.valid, (0, 2), dtype=jnp.int32)
     bad_rewards, valid_steps = add_up((bad_rewards, valid_steps), (DATA,) if shards > 1 else ())
     return cohort, Pulse(metrics, valid_steps, bad_rewards > 0)

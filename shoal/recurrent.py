@@ -23,6 +23,7 @@ from shoal.networks import (
     check_activation,
     orthogonal,
     put_together,
+    sides,
     with_deviation,
 )
 from shoal.types import EnvSpec, Tree
@@ -169,7 +170,8 @@ class RecurrentActorCritic(eqx.Module):
             critic, judges = self.critic.core.advance(critic, judges)
             return (actor, critic), (acts, judges)
 
-        read = (self.actor.read(features), self.critic.read(features))
+        acting, judging = sides(self.encoder)
+        read = (self.actor.read(features[..., acting]), self.critic.read(features[..., judging]))
         carry, (acts, judges) = jax.lax.scan(advance, carry, (read, begins))
         outputs = with_deviation(self.actor.head(acts), self.log_std)
         return outputs, self.critic.head(judges)[..., 0], carry

@@ -10,7 +10,7 @@ from jax import Array
 from shoal import trees
 from shoal.collect import Episodes
 from shoal.processes import fetch
-from shoal.types import Learner, LearnerState, Standing, Tree
+from shoal.types import EnvSpec, Learner, LearnerState, Standing, Tree, by_team, team_return
 
 PEERS = 8
 """How many others a learner's policy is compared with in reports."""
@@ -18,12 +18,12 @@ RECENT = 20
 """Episodes by which learners are ranked and weighed."""
 
 
-def standing(episodes: Episodes, samples: Array) -> Standing:
+def standing(spec: EnvSpec, episodes: Episodes, samples: Array) -> Standing:
     """How the learners stand, for an exchange to use: their returns are of the last `RECENT` episodes."""
-    window = episodes.returns.shape[1]
+    window, scored = episodes.returns.shape[1], team_return(spec, episodes.returns)
     age = (episodes.finished[:, None] - 1 - jnp.arange(window)[None]) % window
-    known = jnp.isfinite(episodes.returns) & (age < RECENT)
-    total = jnp.sum(jnp.where(known, episodes.returns, 0.0), 1)
+    known = jnp.isfinite(scored) & (age < RECENT)
+    total = jnp.sum(jnp.where(known, scored, 0.0), 1)
     returns = jnp.where(jnp.any(known, 1), total / jnp.maximum(jnp.sum(known, 1), 1), jnp.nan)
     present = jnp.ones(samples.shape, bool)
     return Standing(samples.astype(jnp.float32), returns, episodes.finished, present)
@@ -45,19 +45,21 @@ def disagreement(learner: Learner, cohort: LearnerState, obs: Tree) -> dict[str,
 
     def apart_from(shift):
         others = jax.tree.map(lambda x: jnp.roll(x, shift, 0), read(cohort))
-        return jnp.mean(jax.vmap(learner.distance)(read(cohort), others, obs), 1)
+        apart = jax.vmap(learner.distance)(read(cohort), others, obs)
+        return jnp.mean(apart, tuple(range(1, apart.ndim)))
 
     return apart | {"disagreement/policy": jnp.mean(jnp.stack([apart_from(s) for s in shifts]), 0)}
 
 
-def scores(episodes: Episodes) -> dict[str, np.ndarray]:
+def scores(spec: EnvSpec, episodes: Episodes) -> dict[str, np.ndarray]:
     """Raw scores over the last finished episodes; NaN until one has finished."""
     returns, lengths, finished = fetch((episodes.returns, episodes.lengths, episodes.finished))
+    total = team_return(spec, returns)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, as wanted
         return {
-            "return_mean": np.nanmean(returns, 1),
-            "return_std": np.nanstd(returns, 1),
+            "return_mean": np.nanmean(total, 1),
+            "return_std": np.nanstd(total, 1),
             "length_mean": np.nanmean(lengths, 1),
             "episodes": finished,
-        }
+        } | {name: np.nanmean(x, 1) for name, x in by_team(spec, returns).items()}

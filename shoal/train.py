@@ -104,7 +104,7 @@ def pulses(trainer: Trainer, state: TrainState, profile: Profile | None = None) 
         iteration += count
         valid_steps += int(np.sum(pulse.valid_steps))
         due, selected = iteration == row, bool(selects) and iteration == ranking
-        metrics = pulse.metrics | scores(state.worlds.episodes)
+        metrics = pulse.metrics | scores(trainer.recipe.spec, state.worlds.episodes)
         if due or selected:
             hypers = fetch(state.cohort.hypers)
             metrics |= {f"hypers/{name}": getattr(hypers, name) for name in config.evolving}

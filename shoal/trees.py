@@ -73,10 +73,14 @@ def as_matrix(tree: Tree) -> tuple[Array, Callable[[Array], Tree]]:
     return jnp.concatenate(rows, 1), back
 
 
+def align(flags: Array, x: Array) -> Array:
+    """Flags about the leading axes of x, with as many axes as x has."""
+    return flags.reshape(flags.shape + (1,) * (x.ndim - flags.ndim))
+
+
 def where_rows(condition: Array, yes: Tree, no: Tree) -> Tree:
     """One tree's row or the other's, by a condition per row (L,)."""
-    choose = lambda a, b: jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
-    return jax.tree.map(choose, yes, no)
+    return jax.tree.map(lambda a, b: jnp.where(align(condition, a), a, b), yes, no)
 
 
 def in_groups(size: int, function: Callable, in_axes: tuple) -> Callable:

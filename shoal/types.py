@@ -66,7 +66,7 @@ class EnvSpec:
 
     name: str
     backend: str
-    """`jax`, `envpool` or `gym`."""
+    """`jax`, `envpool`, `gym` or `pettingzoo`."""
     observation: ObservationSpace
     action: ActionSpace
     max_episode_steps: int | None = None
@@ -75,6 +75,12 @@ class EnvSpec:
     spread: dict[str, tuple[float, float, float]] = field(default_factory=dict, hash=False)
     """Which of them differ between drawn worlds: name -> (scale, low, high), so that a world of spread s
     has value clip(default + scale s N(0, 1), low, high)."""
+    agents: int | None = None
+    """How many act in one world; None where there is no axis of agents. Spaces are one agent's."""
+    teams: tuple[int, ...] = ()
+    """The team of each agent, counted from 0; () where all play for one."""
+    shortest: int = 1
+    """No episode ends in fewer steps: so seldom a new beginning must be drawn."""
     parallel: bool = True
     """Whether several devices step it at once; Python environments hold one lock, so one device does."""
     exact_resume: bool = True
@@ -147,6 +153,9 @@ class JaxEnv(NamedTuple):
 
     The time limit (`spec.max_episode_steps`), the automatic reset, the batch of rows and the
     clipping of actions to `spec.action` are added at the door (`envs/functional.py`).
+
+    Where `spec.agents` is A, a row is a world with A agents in it: actions, rewards and every part of an
+    observation have a leading axis A, and `terminated` is the world's.
     """
 
     spec: EnvSpec
@@ -289,6 +298,37 @@ class Exchange(NamedTuple):
     ]
     advise: Callable[[ExchangeMemory, Rollout], Rollout] = no_advice
     account: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = no_account
+
+
+def team_return(spec: EnvSpec, returns: Any) -> Any:
+    """The score of a learner: (...) as it is; of (..., A) agents' returns the first team's sum."""
+    if spec.agents is None:
+        return returns
+    mine = np.array(spec.teams or [0] * spec.agents) == 0
+    return returns[..., mine].sum(-1)
+
+
+def by_team(spec: EnvSpec, returns: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns (..., A) by agent and by team, and how often each team has more than any other, each (...).
+
+    A draw is half a win for each of two; an episode that is not over (NaN) counts for nobody.
+
+    >>> spec = EnvSpec("game", "jax", Box((1,)), Discrete(2), agents=3, teams=(0, 0, 1))
+    >>> found = by_team(spec, np.array([[1.0, 2.0, 4.0], [1.0, 1.0, 2.0]]))
+    >>> found["return_team0"].tolist(), found["win_rate_team1"].tolist()
+    ([3.0, 2.0], [1.0, 0.5])
+    """
+    if spec.agents is None:
+        return {}
+    each = {f"return_agent{agent}": returns[..., agent] for agent in range(spec.agents)}
+    sides = sorted(set(spec.teams))
+    if len(sides) < 2:
+        return each
+    totals = np.stack([returns[..., np.array(spec.teams) == side].sum(-1) for side in sides])
+    first = totals == totals.max(0)
+    won = np.where(np.isnan(totals), np.nan, first / np.maximum(first.sum(0), 1))
+    each |= {f"return_team{side}": totals[row] for row, side in enumerate(sides)}
+    return each | {f"win_rate_team{side}": won[row] for row, side in enumerate(sides)}
 
 
 class ShoalError(Exception):

@@ -174,7 +174,7 @@ def test_an_episode_to_watch_ends_with_its_episode():
 
 def test_the_summary_of_a_learner():
     row = summarise(3, np.array([1.0, 2.0, 6.0]), np.array([2, 4, 6]))
-    assert row._asdict() == {
+    assert row.printed() == {
         "learner": 3,
         "episodes": 3,
         "return_mean": 3.0,

@@ -16,6 +16,7 @@ from shoal.types import (
     Discrete,
     Env,
     EnvRecipe,
+    EnvSpec,
     JaxEnv,
     MultiDiscrete,
     ObservationSpace,
@@ -73,8 +74,8 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
 
     def first(state: Tree, params: Tree) -> tuple[Rows, TimeStep]:
         rows = Rows(jax.tree.map(_strong, state), params, steps=jnp.int32(0), over=jnp.bool_(False))
-        no = jnp.bool_(False)
-        return rows, _time_step(observe(rows), jnp.float32(0), terminated=no, truncated=no, valid=no)
+        no, reward = jnp.bool_(False), jnp.zeros(_axis(env.spec))
+        return rows, _time_step(observe(rows), reward, terminated=no, truncated=no, valid=no)
 
     def draw(keys: Array, rows: Rows, num_steps: int) -> Chance:
         return jax.vmap(lambda key, params: draw_row(key, params, num_steps), out_axes=1)(keys, rows.params)
@@ -82,9 +83,10 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
     def draw_row(key: Array, params: Tree, num_steps: int) -> Chance:
         key_reset, key_step = jax.random.split(key)
         # Two resets never follow each other, so two steps share a fresh state and only one can use it.
-        keys = jax.random.split(key_reset, (num_steps + 1) // 2)
+        apart = min(env.spec.shortest, env.spec.max_episode_steps or NO_LIMIT) + 1
+        keys = jax.random.split(key_reset, -(-num_steps // apart))
         fresh = jax.vmap(env.reset, in_axes=(0, None))(keys, params)
-        fresh = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0)[:num_steps], fresh)
+        fresh = jax.tree.map(lambda x: jnp.repeat(x, apart, axis=0)[:num_steps], fresh)
         return Chance(fresh, jax.random.split(key_step, num_steps))
 
     def step(row: Rows, action: Tree, chance: Chance) -> tuple[Rows, TimeStep]:
@@ -140,6 +142,11 @@ def _clip(action: Tree, space: ActionSpace) -> Tree:
     return jnp.clip(action, jnp.asarray(space.low, space.dtype), jnp.asarray(space.high, space.dtype))
 
 
+def _axis(spec: EnvSpec) -> tuple[int, ...]:
+    """The axis of agents, where there is one."""
+    return () if spec.agents is None else (spec.agents,)
+
+
 def _example(space: ActionSpace) -> Array:
     """An action of the right shape."""
     match space:
@@ -155,14 +162,21 @@ def _example(space: ActionSpace) -> Array:
 
 def _check(env: JaxEnv) -> None:
     """Refuse an environment whose functions do not fit each other, without running it."""
-    key, action = jax.random.key(0), _example(env.spec.action)
+    key, axis = jax.random.key(0), _axis(env.spec)
+    action = jnp.broadcast_to(example := _example(env.spec.action), (*axis, *example.shape))
     params = jax.tree.map(jnp.asarray, env.spec.params)
     state = jax.eval_shape(env.reset, key, params)
-    stepped, _, _ = jax.eval_shape(env.step, key, state, action, params)
+    stepped, reward, terminated = jax.eval_shape(env.step, key, state, action, params)
     obs = jax.eval_shape(env.observe, state, params)
-    boxes = _boxes(env.spec.observation)
+    shaped = lambda box: jax.ShapeDtypeStruct((*axis, *box.shape), box.dtype)
+    boxes = jax.tree.map(shaped, env.spec.observation)
     _require_alike(f"{env.spec.name}: `step` must return a state like that of `reset`", state, stepped)
     _require_alike(f"{env.spec.name}: `observe` must return what `spec.observation` says", boxes, obs)
+    if (reward.shape, terminated.shape) != (axis, ()):
+        raise ShoalError(
+            f"{env.spec.name}: `step` must return rewards of shape {axis} and one `terminated`, "
+            f"not {reward.shape} and {terminated.shape}."
+        )
 
 
 def _require_alike(demand: str, expected: Tree, found: Tree) -> None:

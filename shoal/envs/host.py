@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,10 @@ Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Raw observations, rewards, terminated, truncated, valid, whether what is scored is over: N each."""
 
 
+_FRAMES = {os.path.join(os.path.dirname(__file__), name) for name in ("host.py", "pettingzoo.py")}
+"""Files whose lines in a traceback are ours and not the environment's."""
+
+
 class EnvironmentCrashed(ShoalError):
     """An environment raised; the message is one line, `traceback_text` the environment's own traceback."""
 
@@ -51,7 +55,7 @@ class EnvironmentCrashed(ShoalError):
         reason = str(error).strip().splitlines()
         super().__init__(f"{name} raised {type(error).__name__}" + (f": {reason[0]}" if reason else ""))
         below = error.__traceback__
-        while below is not None and below.tb_frame.f_code.co_filename == __file__:
+        while below is not None and below.tb_frame.f_code.co_filename in _FRAMES:
             below = below.tb_next
         self.traceback_text = "".join(traceback.format_exception(type(error), error, below))
 
@@ -96,28 +100,41 @@ class Doors(NamedTuple):
 def gym_recipe(name: str, options: dict[str, Any], episodic_life: bool = False) -> EnvRecipe:
     """An environment of Gymnasium's registry, `options` going to `gymnasium.make`.
 
-    `episodic_life` ends a learner's episode where a life is lost, not the game that is scored.
+    `episodic_life` ends a learner's episode where a life is lost, not the game that is scored. One whose
+    spaces are tuples, a part for each agent, has an axis of agents here.
     """
-    from shoal.envs import spaces
-    from shoal.envs.variants import offered
-
     rows, wraps = _wrapped(name, options, episodic_life)
-    observation, observe, action, act = spaces.doors(rows.observation_space, rows.action_space, name)
-    known = (name, "gym", observation, action, rows.max_episode_steps, *declared(rows.inner, name))
-    with _one_line_errors(name):
-        first = _first(rows.reset([])) if hasattr(rows.inner, "augment_observation") else None
-        variants = offered(rows.inner, rows.observation_space, observation, first, name)
+    doors = _doors(name, rows, episodic_life)
     rows.close()
-    augment = variants and Augmentation(variants.copies, partial(_call_rows, name, *variants))
-    spec = EnvSpec(*known, parallel=False, exact_resume=False, augment=augment)
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         if rendering and "DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
         devices = [_rows(name, options, row, rendering, wraps) for row in seeds]
-        return _env(Doors(spec, observe, act, episodic_life), devices, seeds.shape[1])
+        return host_env(doors, devices, seeds.shape[1])
 
-    return EnvRecipe(spec, build)
+    return EnvRecipe(doors.spec, build)
+
+
+def _doors(name: str, rows: "Rows", episodic_life: bool) -> Doors:
+    from shoal.envs import spaces
+    from shoal.envs.agents import agent_doors
+    from shoal.envs.variants import offered
+
+    if rows.agents is None:
+        observation, observe, action, act = spaces.doors(rows.observation_space, rows.action_space, name)
+    else:
+        doors = agent_doors(rows.observation_space.spaces, rows.action_space.spaces, name)
+        observation, action, observe, act, _ = doors
+        if doors.unequal:
+            raise ShoalError(f"{name}: its agents have {rows.action_space}; they need equally many choices")
+    known = (name, "gym", observation, action, rows.max_episode_steps, *declared(rows.inner, name))
+    with one_line_errors(name):
+        first = _first(rows.reset([])) if hasattr(rows.inner, "augment_observation") else None
+        variants = offered(rows.inner, rows.observation_space, observation, first, name)
+    augment = variants and Augmentation(variants.copies, partial(_call_rows, name, *variants))
+    spec = EnvSpec(*known, agents=rows.agents, parallel=False, exact_resume=False, augment=augment)
+    return Doors(spec, observe, act, episodic_life)
 
 
 def import_gymnasium() -> ModuleType:
@@ -139,7 +156,7 @@ def _wrapped(name: str, options: dict[str, Any], episodic_life: bool) -> "tuple[
     rows = _rows(name, options, seeds, False, wraps)
     if isinstance(rows, VectorRows):
         return rows, []
-    with _one_line_errors(name):
+    with one_line_errors(name):
         mask = mask_wrap(rows.envs[0])
     return (SingleRows([mask(rows.envs[0])], seeds), [*wraps, mask]) if mask else (rows, wraps)
 
@@ -149,7 +166,7 @@ def _rows(
 ) -> "Rows":
     gymnasium = import_gymnasium()
     options = options | ({"render_mode": "rgb_array"} if rendering else {})
-    with _one_line_errors(name):
+    with one_line_errors(name):
         try:
             return _make_rows(gymnasium, gymnasium.spec(name), options, seeds, wraps)
         except TypeError as error:
@@ -170,7 +187,7 @@ def _make_rows(
 
 
 @contextmanager
-def _one_line_errors(name: str) -> Iterator[None]:
+def one_line_errors(name: str) -> Iterator[None]:
     """Gymnasium's complaints keep their own words; anything else is the environment's crash."""
     try:
         yield
@@ -192,24 +209,27 @@ class SingleRows:
     """
 
     def __init__(self, envs: list[Any], seeds: np.ndarray):
+        from shoal.envs.agents import num_agents
+
         self.envs = envs
         self.seeds = [int(seed) for seed in seeds]
         self.worlds: list[dict[str, float]] = [{}] * len(envs)
         self.over = [False] * len(envs)
         self.observation_space, self.action_space = envs[0].observation_space, envs[0].action_space
         self.max_episode_steps = envs[0].spec.max_episode_steps
+        self.agents = num_agents(self.observation_space, self.action_space)
         self.inner = envs[0].unwrapped
 
     def reset(self, worlds: list[dict[str, float]]) -> Any:
         """Begin anew, from the rows' seeds: other worlds are then entered from the same starts."""
         self.worlds = worlds or self.worlds
         self.over = [False] * len(self.envs)
-        return _batch([self._begin(i, seed=seed) for i, seed in enumerate(self.seeds)])
+        return batch_rows([self._begin(i, seed=seed) for i, seed in enumerate(self.seeds)])
 
     def restart(self) -> Any:
         """New episodes in the same worlds, from starts that go on from the last ones."""
         self.over = [False] * len(self.envs)
-        return _batch([self._begin(i) for i in range(len(self.envs))])
+        return batch_rows([self._begin(i) for i in range(len(self.envs))])
 
     def _begin(self, row: int, **seed: int) -> Any:
         world = {"options": {"world": dict(self.worlds[row])}} if self.worlds[row] else {}
@@ -217,7 +237,7 @@ class SingleRows:
 
     def step(self, actions: np.ndarray) -> Step:
         valid = ~np.array(self.over)
-        reward = np.zeros(len(self.envs), np.float32)
+        reward = np.zeros((len(self.envs), *axis_of(self.agents)), np.float32)
         terminated, truncated, over = np.zeros((3, len(self.envs)), bool)
         rows = []
         for i, env in enumerate(self.envs):
@@ -230,7 +250,7 @@ class SingleRows:
                 over[i] = info.get("episode_over", terminated[i] or truncated[i])
             self.over[i] = bool(terminated[i] or truncated[i])
             rows.append(obs)
-        return _batch(rows), reward, terminated, truncated, valid, over
+        return batch_rows(rows), reward, terminated, truncated, valid, over
 
     def render(self, row: int) -> np.ndarray | None:
         return self.envs[row].render()
@@ -255,6 +275,7 @@ class VectorRows:
         self.observation_space = vector.single_observation_space
         self.action_space = vector.single_action_space
         self.max_episode_steps = vector.spec.max_episode_steps
+        self.agents = None
         self.inner = None  # it declares no worlds: a reset's options are for all rows alike
 
     def reset(self, worlds: list[dict[str, float]]) -> Any:
@@ -299,6 +320,15 @@ Rows = SingleRows | VectorRows
 """The N environments of one device."""
 
 
+class AnyRows(Protocol):
+    """What `host_env` asks of the N environments of a device."""
+
+    def reset(self, worlds: list[dict[str, float]]) -> Any: ...
+    def restart(self) -> Any: ...
+    def step(self, actions: Any) -> Step: ...
+    def render(self, row: int) -> np.ndarray | None: ...
+
+
 def _autoreset_mode(vector: Any) -> str:
     modes = import_gymnasium().vector.AutoresetMode
     declared = vector.metadata.get("autoreset_mode")
@@ -310,8 +340,10 @@ def _autoreset_mode(vector: Any) -> str:
         ) from None
 
 
-def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
-    name, blank = doors.spec.name, _blank(doors.spec.observation, num_rows)
+def host_env(doors: Doors, devices: Sequence[AnyRows], num_rows: int) -> Env:
+    """The environment whose rows are stepped in Python, those of each device by one of `devices`."""
+    name, axes = doors.spec.name, (num_rows, *axis_of(doors.spec.agents))
+    blank, nothing = _blank(doors.spec.observation, axes), np.zeros(axes, np.float32)
     crash: list[EnvironmentCrashed] = []  # the devices' own: when one falls, the others need not work on
     still = np.zeros(num_rows, bool)
     num_flags = 4 if doors.scored else 3  # whatever crosses a callback costs time
@@ -327,9 +359,9 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
             crash.append(EnvironmentCrashed(name, error))
         if not _mailbox:
             _mailbox.append(crash[0])
-        return blank, np.zeros(num_rows, np.float32), *[still] * num_flags
+        return blank, nothing, *[still] * num_flags
 
-    begun = (np.zeros(num_rows, np.float32), *[still] * 4)  # what comes with a first observation
+    begun = (nothing, *[still] * 4)  # what comes with a first observation
     later = np.array([[0, 1]], np.int32)
 
     def host_reset(index, params):
@@ -349,7 +381,7 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
     shapes = (
         jax.ShapeDtypeStruct((1, 2), jnp.int32),
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), blank),
-        jax.ShapeDtypeStruct((num_rows,), jnp.float32),
+        jax.ShapeDtypeStruct(axes, jnp.float32),
         *[flag] * num_flags,
     )
 
@@ -367,7 +399,7 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
 
     def render(state, row):
         jax.block_until_ready(state)
-        with _one_line_errors(name):
+        with one_line_errors(name):
             picture = devices[row // num_rows].render(row % num_rows)
         if picture is None:
             raise ShoalError(f"{name} draws no pictures (render_mode rgb_array)")
@@ -397,10 +429,15 @@ def _state_and_time_step(answer: tuple) -> tuple[HostState, TimeStep]:
     return HostState(token), TimeStep(obs, reward, terminated, truncated, valid, info=score)
 
 
-def _blank(observation: ObservationSpace, num_rows: int) -> Tree:
+def axis_of(agents: int | None) -> tuple[int, ...]:
+    """The axis of agents, where there is one."""
+    return () if agents is None else (agents,)
+
+
+def _blank(observation: ObservationSpace, axes: tuple[int, ...]) -> Tree:
     if isinstance(observation, Box):
-        return np.zeros((num_rows, *observation.shape), observation.dtype)
-    return {key: _blank(box, num_rows) for key, box in observation.items()}
+        return np.zeros((*axes, *observation.shape), observation.dtype)
+    return {key: _blank(box, axes) for key, box in observation.items()}
 
 
 def _first(batch: Any) -> Any:
@@ -408,20 +445,20 @@ def _first(batch: Any) -> Any:
     return jax.tree.map(lambda x: x[0], batch)
 
 
-def _batch(rows: list[Any]) -> Any:
+def batch_rows(rows: list[Any]) -> Any:
     """Rows of one structure as one structure of rows."""
     match rows[0]:
         case dict():
-            return {key: _batch([row[key] for row in rows]) for key in rows[0]}
+            return {key: batch_rows([row[key] for row in rows]) for key in rows[0]}
         case tuple():
-            return tuple(_batch(list(parts)) for parts in zip(*rows, strict=True))
+            return tuple(batch_rows(list(parts)) for parts in zip(*rows, strict=True))
     return np.stack(rows)
 
 
 def _replace_rows(batch: Any, where: np.ndarray, rows: Any) -> Any:
     """`batch` with the rows named by `where` taken from a sequence of single observations."""
     first = int(np.argmax(where))
-    return _where(where, _batch([rows[i if where[i] else first] for i in range(len(where))]), batch)
+    return _where(where, batch_rows([rows[i if where[i] else first] for i in range(len(where))]), batch)
 
 
 def _where(where: np.ndarray, left: Any, right: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Environments by name: "CartPole-v1", "jax:...", "envpool:...", "gym:...", "module:Name".
+"""Environments by name: "CartPole-v1", "jax:...", "envpool:...", "gym:...", "pettingzoo:...", "module:Name".
 
 A bare name picks the fastest implementation of exactly that environment: built in, then EnvPool's, then
 Gymnasium's. EnvPool and Gymnasium are imported when a name needs them, never before.
@@ -19,6 +19,7 @@ from shoal.envs.functional import from_jax
 from shoal.envs.host import gym_recipe, import_gymnasium
 from shoal.envs.pool import UnknownOptions, envpool_recipe, import_envpool
 from shoal.envs.stacking import stack_frames
+from shoal.envs.teams import TEAMS, team
 from shoal.types import EnvRecipe, JaxEnv, ShoalError
 
 _PLUGINS = {
@@ -73,7 +74,7 @@ def register(name: str, env: JaxEnv) -> None:
     >>> make("Counting-v0").spec.max_episode_steps
     3
     """
-    if name in BUILTIN:
+    if name in BUILTIN or team(name):
         raise ShoalError(f"{name} is built in; register your environment by another name")
     if ":" in name:
         raise ShoalError(
@@ -106,7 +107,7 @@ def _read(name: str) -> tuple[list[str], str]:
         _import_module(module, name)
     if forced:
         return [forced], identifier
-    unasked = {"envpool"} if module or identifier in _RECODED else set()
+    unasked = {"pettingzoo"} | ({"envpool"} if module or identifier in _RECODED else set())
     return [backend for backend in _BACKENDS if backend not in unasked], identifier
 
 
@@ -126,11 +127,17 @@ def _import_module(module: str, name: str) -> None:
 
 
 def _jax_names() -> Collection[str]:
-    return [*BUILTIN, *_registered]
+    return [*BUILTIN, *TEAMS, *_registered]
+
+
+def _jax_env(name: str) -> JaxEnv | None:
+    """The environment in JAX called `name`, built in or registered."""
+    return BUILTIN.get(name) or _registered.get(name) or team(name)
 
 
 def _jax_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
-    env = BUILTIN[name] if name in BUILTIN else _registered[name]
+    env = _jax_env(name)
+    assert env is not None
     others = sorted(options.keys() - {"max_episode_steps"})
     if others:
         raise UnknownOptions(f"jax:{name} takes only the option max_episode_steps, not {', '.join(others)}")
@@ -182,6 +189,13 @@ def _knows_gym(name: str) -> bool:
     return name in _gym_names()
 
 
+def _pettingzoo_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
+    from shoal.envs.pettingzoo import pettingzoo_recipe
+
+    _import_module(name, f"pettingzoo:{name}")
+    return pettingzoo_recipe(sys.modules[name], options)
+
+
 class _Backend(NamedTuple):
     names: Callable[[], Collection[str]]
     knows: Callable[[str], bool]
@@ -189,9 +203,10 @@ class _Backend(NamedTuple):
 
 
 _BACKENDS = {
-    "jax": _Backend(_jax_names, lambda name: name in _jax_names(), _jax_recipe),
+    "jax": _Backend(_jax_names, lambda name: _jax_env(name) is not None, _jax_recipe),
     "envpool": _Backend(_envpool_names, lambda name: name in _envpool_names(), envpool_recipe),
     "gym": _Backend(_gym_names, _knows_gym, _gym_recipe),
+    "pettingzoo": _Backend(list, lambda name: True, _pettingzoo_recipe),
 }
 """The implementations, fastest first."""
 

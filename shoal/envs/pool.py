@@ -21,7 +21,7 @@ from jax.experimental import io_callback
 
 from shoal.mesh import num_cores
 from shoal.ops.masks import ACTION_MASK
-from shoal.types import Env, EnvRecipe, EnvSpec, ShoalError, TimeStep, Tree
+from shoal.types import Box, Discrete, Env, EnvRecipe, EnvSpec, ShoalError, TimeStep, Tree
 
 _ENDLESS = 2**31 - 1
 """How EnvPool writes that an episode has no time limit."""
@@ -136,6 +136,10 @@ def _doors(name: str, options: dict[str, Any]) -> Doors:
         seen = pool_spec.observation_space
         seen = spaces.beside_mask(seen, pool_spec.action_space) if masked else seen
         observation, observe, action, act = spaces.doors(seen, pool_spec.action_space, name)
+    agents = None
+    if isinstance(observation, dict) and {"agents_view", "action_mask"} <= observation.keys():
+        agents, observation, action = _team(observation)
+        observe, act = _observe_team, lambda action: action
     dtype, shape = pool_spec._action_spec[-1][:2]
     row_shape = tuple(size for size in shape if size != -1)
     return Doors(
@@ -145,6 +149,7 @@ def _doors(name: str, options: dict[str, Any]) -> Doors:
             observation=observation,
             action=action,
             max_episode_steps=None if limit >= _ENDLESS else limit,
+            agents=agents,
             exact_resume=False,
         ),
         family=import_envpool().registration.registry.specs[name][0],
@@ -154,6 +159,18 @@ def _doors(name: str, options: dict[str, Any]) -> Doors:
         restarts=not pool_spec.config._asdict().get("episodic_life", False),
         masked=masked,
     )
+
+
+def _team(boxes: dict[str, Box]) -> tuple[int, dict[str, Box], Discrete]:
+    """How many agents Jumanji's warehouse or forest is for, and the spaces of one of them."""
+    agents, num_choices = boxes["action_mask"].shape
+    view = Box(boxes["agents_view"].shape[1:])
+    return agents, {"obs": view, "action_mask": Box((num_choices,), 0.0, 1.0)}, Discrete(num_choices)
+
+
+def _observe_team(raw: dict[str, Array]) -> dict[str, Array]:
+    parts = {"obs": raw["agents_view"], "action_mask": raw["action_mask"]}
+    return {name: part.astype(jnp.float32) for name, part in parts.items()}
 
 
 def _described(name: str, options: dict[str, Any]) -> Any:
@@ -289,9 +306,12 @@ def _time_step(doors: Doors, raw: tuple, over: Array) -> TimeStep:
             "raw_reward": jnp.where(valid, info["reward"].astype(jnp.float32), nothing),
             "episode_over": ended & (truncated | game_over) & valid,
         }
+    reward = jnp.where(valid, reward.astype(jnp.float32), nothing)
+    if agents := doors.spec.agents:
+        reward = jnp.repeat(reward[:, None] / agents, agents, axis=1)  # the team's, in equal shares
     return TimeStep(
         obs=doors.observe(obs),
-        reward=jnp.where(valid, reward.astype(jnp.float32), nothing),
+        reward=reward,
         terminated=terminated & valid,
         truncated=truncated & valid,
         valid=valid,

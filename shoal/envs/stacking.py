@@ -15,6 +15,9 @@ from jax import Array
 from shoal.ops.masks import ACTION_MASK
 from shoal.types import Box, Env, EnvRecipe, ObservationSpace, ShoalError, TimeStep, Tree
 
+AS_IT_IS = (ACTION_MASK, "alive")
+"""Parts of an observation that are not stacked."""
+
 
 class Stacked(NamedTuple):
     """The state of N environments whose observations are stacked."""
@@ -27,7 +30,7 @@ def stack_frames(recipe: EnvRecipe, num_frames: int) -> EnvRecipe:
     """The same environment, each observation with the `num_frames` - 1 before it.
 
     Vectors (D,) become (num_frames * D,), pictures (H, W, C) and (H, W) become (H, W, num_frames * C), named
-    parts each for itself; an action mask stays as it is.
+    parts each for itself; an action mask, and whether an agent is alive, stay as they are.
 
     >>> import shoal
     >>> stack_frames(shoal.make("CartPole-v1"), 4).spec.observation.shape
@@ -70,7 +73,7 @@ def stacked_space(space: ObservationSpace, num_frames: int) -> ObservationSpace:
     """What observations are like when there are so many in one."""
     if isinstance(space, dict):
         return {
-            name: box if name == ACTION_MASK else _stacked_box(box, num_frames) for name, box in space.items()
+            name: box if name in AS_IT_IS else _stacked_box(box, num_frames) for name, box in space.items()
         }
     return _stacked_box(space, num_frames)
 
@@ -101,7 +104,7 @@ def _each_part(function, obs: Tree, *others: Tree) -> Tree:
     if not isinstance(obs, dict):
         return function(obs, *others)
     return {
-        name: x if name == ACTION_MASK else function(x, *(other[name] for other in others))
+        name: x if name in AS_IT_IS else function(x, *(other[name] for other in others))
         for name, x in obs.items()
     }
 

@@ -8,6 +8,7 @@ from jax import Array
 from shoal.learners import schedules
 from shoal.learners.schedules import Schedule
 from shoal.learners.sequences import check_division
+from shoal.learners.team_config import TeamConfig
 from shoal.types import ShoalError, check_choices
 
 ANNEALED = {"learning_rate": "anneal_lr", "clip_coef": "anneal_clip", "ent_coef": "anneal_ent"}
@@ -37,7 +38,7 @@ class Hypers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(TeamConfig):
     """PPO's settings; names and defaults are CleanRL's where CleanRL has one."""
 
     num_envs: int = 4
@@ -202,6 +203,7 @@ class PPOConfig:
 
     def __post_init__(self):
         check_choices(self)
+        self.check_team()
         counts = (
             "num_envs",
             "num_steps",

@@ -59,6 +59,15 @@ def read(text: str, starts: Mapping[str, Any], rollout_size: int) -> Schedule:
     return Schedule(name, shape, end / starts[name], updates)
 
 
+def in_iterations(text: str, rollout_size: int) -> str:
+    """A schedule with its steps in iterations of so many.
+
+    >>> in_iterations("ent_coef=log(0.01, 5120 steps)", 512)
+    'ent_coef=log(0.01, 10.0 iterations)'
+    """
+    return re.sub(r"([^,()]+?)\s+steps", lambda found: f" {float(found[1]) / rollout_size} iterations", text)
+
+
 def check(plan: Iterable[Schedule], switches: Mapping[str, str]) -> None:
     """Raise where a hyperparameter has two schedules; `switches` are settings that give it one, by name."""
     names = [schedule.name for schedule in plan]

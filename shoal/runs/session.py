@@ -18,8 +18,9 @@ from shoal.envs import worlds
 from shoal.envs.host import EnvironmentCrashed
 from shoal.envs.levels import has_levels, level_options
 from shoal.envs.make import make
-from shoal.evaluate import visits
+from shoal.evaluate import Evaluation, evaluate, summarise, visits
 from shoal.exchange.mixing import merged
+from shoal.learners.match import both, match
 from shoal.mesh import num_processes
 from shoal.processes import FailedElsewhere, connect, decided, fetch, rank, told
 from shoal.profile import Profile
@@ -275,6 +276,27 @@ def choose(opened: Opened, which: str) -> tuple[list[int | str], LearnerState]:
         raise ShoalError(f"no learner {which!r}; choose best, mean, all or 0 to {num - 1}")
     index = opened.best if which == "best" else int(which)
     return [index], trees.take(opened.cohort, np.array([index]))
+
+
+def matches(own: Opened, other: Opened, which: str, episodes: int, seed: int) -> list[Evaluation]:
+    """Two runs' learners against each other: each row's first team is that of the one named first.
+
+    Learners are `which` of the first run, its best where all are meant, against the other's best.
+    """
+    spec = own.recipe.spec
+    if other.config.env != own.config.env:
+        raise ShoalError(f"a run of {own.config.env} cannot play against one of {other.config.env}")
+    (name,), mine = choose(own, "best" if which == "all" else which)
+    (theirs,), rival = choose(other, "best")
+    rows = []
+    for title, first, second in (
+        (f"{name} against {theirs}", (own.learner, mine), (other.learner, rival)),
+        (f"{theirs} against {name}", (other.learner, rival), (own.learner, mine)),
+    ):
+        game = match(first[0], second[0], spec)
+        returns, lengths = evaluate(own.recipe, game, both(first[1], second[1]), episodes, seed)
+        rows.append(summarise(title, returns[0], lengths[0], "default", spec))
+    return rows
 
 
 def on_levels(opened: Opened, which: str | None) -> tuple[Opened, str]:

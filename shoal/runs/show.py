@@ -127,10 +127,13 @@ def profiled(profile: Profile) -> None:
 
 def evaluations(rows: Sequence[Evaluation]) -> None:
     """A table of evaluations."""
-    table = Table("learner", "episodes", "return", "std", "min", "max", "length", "world", box=None)
+    agents = [name.removeprefix("return_").replace("_", " ") for name in rows[0].agents or {}]
+    columns = ("learner", "episodes", "return", "std", "min", "max", "length", "world", *agents)
+    table = Table(*columns, box=None)
     for row in rows:
         numbers = (row.return_mean, row.return_std, row.return_min, row.return_max, row.length_mean)
-        table.add_row(str(row.learner), str(row.episodes), *(f"{x:.2f}" for x in numbers), row.world)
+        apart = (f"{x:.2f}" for x in (row.agents or {}).values())
+        table.add_row(str(row.learner), str(row.episodes), *(f"{x:.2f}" for x in numbers), row.world, *apart)
     console = Console()
     console.print(table)
     if any(row.world == "seen" for row in rows):

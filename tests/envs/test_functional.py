@@ -168,3 +168,44 @@ def test_functions_that_do_not_fit_each_other_are_refused():
     flat = good._replace(observe=lambda state, params: state)
     with pytest.raises(ShoalError, match=r"counter: `observe`.*float32\[1\], not float32\[\]"):
         build(flat)
+
+
+def test_a_row_with_agents_has_an_axis_of_them():
+    axis = (3,)
+
+    def step(key, state, action, params):
+        return state + action, action.astype(jnp.float32), jnp.bool_(False)
+
+    spec = EnvSpec("three", "jax", Box((2,)), Discrete(4), max_episode_steps=5, agents=3)
+    observe = lambda state, params: jnp.stack([state, 2 * state], -1).astype(jnp.float32)
+    three = JaxEnv(spec, lambda key, params: jnp.zeros(axis, jnp.int32), step, observe)
+    env = from_jax(three).build(np.zeros((1, 2), np.uint32), False)
+    keys = jax.random.split(jax.random.key(0), 2)
+    state, first = env.reset(keys, ())
+    assert first.obs.shape == (2, 3, 2)
+    assert first.reward.shape == (2, 3)
+    assert first.valid.shape == (2,)
+    chance = jax.tree.map(lambda x: x[0], env.draw(keys, state, 1))
+    state, now = env.step(state, jnp.array([[0, 1, 2], [3, 0, 1]]), chance)
+    np.testing.assert_array_equal(now.reward, [[0, 1, 2], [3, 0, 1]])
+    np.testing.assert_array_equal(now.obs[1], [[3, 6], [0, 0], [1, 2]])
+    alone = three._replace(step=lambda *args: (step(*args)[0], jnp.float32(0), jnp.bool_(False)))
+    with pytest.raises(ShoalError, match="rewards of shape"):
+        from_jax(alone).build(np.zeros((1, 2), np.uint32), False)
+
+
+def test_where_no_episode_is_short_fewer_beginnings_are_drawn():
+    """Every reset still finds a beginning nobody used, and they are as many as can be needed."""
+    limit, num_steps = 4, 21
+    spec = EnvSpec("long", "jax", Box((1,)), Discrete(2), max_episode_steps=limit, shortest=limit)
+    step = lambda key, state, action, params: (state, jnp.float32(0), jnp.bool_(False))
+    drawn = JaxEnv(spec, lambda key, params: jax.random.uniform(key, (1,)), step, lambda state, params: state)
+    env = from_jax(drawn).build(np.zeros((1, 1), np.uint32), False)
+    keys = jax.random.split(jax.random.key(0), 1)
+    state, _ = env.reset(keys, ())
+    chance = env.draw(keys, state, num_steps)
+    assert len(np.unique(chance.fresh)) == -(-num_steps // (limit + 1))
+    _, steps = jax.lax.scan(lambda state, chance: env.step(state, jnp.zeros(1, int), chance), state, chance)
+    begun = np.asarray(steps.obs[:, 0, 0])[~np.asarray(steps.valid[:, 0])]
+    assert len(begun) == 4
+    assert len(np.unique(begun)) == 4

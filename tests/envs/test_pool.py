@@ -168,6 +168,19 @@ def test_a_mask_told_beside_the_observation_becomes_a_part_of_it():
     np.testing.assert_array_equal(first.obs["action_mask"], info["legal_action_mask"])
 
 
+def test_jumanjis_teams_have_an_axis_of_agents():
+    env = build("LevelBasedForaging-v0", [1, 2])
+    assert (env.spec.agents, env.spec.action) == (2, Discrete(6))
+    shapes = {name: box.shape for name, box in env.spec.observation.items()}
+    assert shapes == {"obs": (12,), "action_mask": (6,)}
+    actions = np.random.default_rng(0).integers(0, 6, (110, 2, 2))
+    first, steps = play(env, actions)
+    assert first.obs["obs"].shape == (2, 2, 12)
+    assert (steps.reward[..., 0] == steps.reward[..., 1]).all(), "the team's, in equal shares"
+    assert np.flatnonzero(steps.truncated[:, 0] | steps.terminated[:, 0])[0] <= 99
+    assert set(np.unique(steps.obs["action_mask"])) == {0, 1}
+
+
 def test_atari_images_are_channels_last():
     env = build("Breakout-v5", [3, 4])
     assert env.spec.observation == Box((84, 84, 4), 0, 255, "uint8")

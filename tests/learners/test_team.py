@@ -1,0 +1,292 @@
+"""Teams: known payoffs, permutations, the dead, what critics see, and who learns when."""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.collect import begin, collect
+from shoal.envs.functional import from_jax
+from shoal.learners.match import both, match
+from shoal.learners.ppo import PPOConfig, ppo
+from shoal.learners.sight import sight, sight_space
+from shoal.learners.team import team
+from shoal.learners.team_config import TeamConfig
+from shoal.program import make_trainer
+from shoal.settings import TrainConfig
+from shoal.train import pulses
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout, ShoalError
+
+T, E, A = 8, 4, 3
+SMALL = PPOConfig(num_envs=E, num_steps=T, num_minibatches=2, update_epochs=2, hidden=(8,))
+
+
+def game(payoff, teams=(), length=4):
+    """Two agents choose at once; payoff[i, j] are their rewards, (2, 2, 2). Nothing is seen."""
+    table = jnp.asarray(payoff, jnp.float32)
+
+    def step(key, state, action, params):
+        return state, table[action[0], action[1]], jnp.bool_(False)
+
+    spec = EnvSpec("game", "jax", Box((1,)), Discrete(2), length, agents=2, teams=teams, shortest=length)
+    return JaxEnv(spec, lambda key, params: jnp.float32(0), step, lambda state, params: jnp.ones((2, 1)))
+
+
+DILEMMA = [[[3, 3], [0, 5]], [[5, 0], [1, 1]]]
+"""Whatever the other does, the second choice pays more: the only equilibrium pays both 1."""
+PENNIES = [[[1, -1], [-1, 1]], [[-1, 1], [1, -1]]]
+
+
+def trained(env, algo, updates=60, learners=2):
+    config = TrainConfig("game", algo, steps=updates * algo.rollout_size, learners=learners)
+    trainer = make_trainer(config, recipe=from_jax(env))
+    *_, last = pulses(trainer, trainer.begin())
+    return last
+
+
+@pytest.mark.parametrize("policies", ["shared", "agent"])
+def test_a_dilemma_ends_in_its_equilibrium(policies):
+    algo = PPOConfig(num_envs=8, num_steps=16, learning_rate=0.01, ent_coef=0.0, policies=policies)
+    found = trained(game(DILEMMA), algo).metrics
+    for agent in (0, 1):  # four rounds at 1, give or take what is still tried out
+        np.testing.assert_allclose(found[f"return_agent{agent}"], 4.0, atol=0.8)
+
+
+def spec_of(**given):
+    return EnvSpec("made up", "jax", Box((2,)), Discrete(4), agents=A, **given)
+
+
+def made(config, spec):
+    return team(lambda seen, num: ppo(replace(config, num_envs=num), seen, 10), config, spec, E)
+
+
+def made_up(key, spec=None, **parts):
+    """A rollout of random numbers, (T, E, A)."""
+    keys = jax.random.split(key, 6)
+    obs, last = jax.random.normal(keys[0], (T, E, A, 2)), jax.random.normal(keys[1], (E, A, 2))
+    if parts:
+        obs, last = {"obs": obs} | parts, {"obs": last} | {name: x[-1] for name, x in parts.items()}
+    over = jax.random.bernoulli(keys[2], 0.2, (T, E))
+    return Rollout(
+        obs=obs,
+        action=jax.random.randint(keys[3], (T, E, A), 0, 4),
+        reward=jax.random.normal(keys[4], (T, E, A)),
+        terminated=over,
+        truncated=jnp.zeros((T, E), bool),
+        valid=~jnp.concatenate([jnp.zeros((1, E), bool), over[:-1]]),
+        last_obs=last,
+        begins=jnp.zeros((T, E), bool),
+    )
+
+
+def test_agents_of_one_policy_are_rows_of_one_learner():
+    """A agents in E worlds learn what one agent learns in A E worlds."""
+    config = replace(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
+    learner, rollout = made(config, spec_of()), made_up(jax.random.key(1))
+    state = learner.init(jax.random.key(0))
+    after, metrics = jax.jit(learner.update)(jax.random.key(2), state, rollout)
+
+    alone = ppo(replace(config, num_envs=E * A), EnvSpec("one", "jax", Box((2,)), Discrete(4)), 10)
+    flat = lambda x: x.reshape(T, E * A, *x.shape[3:])
+    repeated = lambda x: jnp.repeat(x, A, 1)
+    rows = Rollout(
+        *map(flat, (rollout.obs, rollout.action, rollout.reward)),
+        *map(repeated, (rollout.terminated, rollout.truncated, rollout.valid)),
+        last_obs=rollout.last_obs.reshape(E * A, 2),
+        begins=repeated(rollout.begins),
+    )
+    fold = lambda key: jax.random.fold_in(jax.random.key(key), 0)
+    expected, told = jax.jit(alone.update)(fold(2), alone.init(fold(0)), rows)
+    alike = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    jax.tree.map(alike, (after.params, after.statistics), (expected.params, expected.statistics))
+    alike(metrics["loss/total"], told["loss/total"])
+
+
+def test_going_round_permutes_agents_and_nothing_else():
+    """With agents one place further, actions are, and the team learns the same."""
+    config = replace(SMALL, num_minibatches=1, update_epochs=1, norm_adv="batch")
+    learner, rollout = made(config, spec_of()), made_up(jax.random.key(1))
+    state, turn = learner.init(jax.random.key(0)), lambda x, axis: jnp.roll(x, 1, axis)
+    noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, E)))
+    begins = jnp.ones(E, bool)
+    action, _ = learner.act(state, rollout.obs[0], noise, begins)
+    turned, _ = learner.act(state, turn(rollout.obs[0], 1), turn(noise, 1), begins)
+    np.testing.assert_array_equal(turned, turn(action, 1))
+    values = learner.value(state, rollout.obs)
+    np.testing.assert_allclose(learner.value(state, turn(rollout.obs, 2)), turn(values, 2), atol=1e-6)
+
+    other = rollout._replace(
+        obs=turn(rollout.obs, 2),
+        action=turn(rollout.action, 2),
+        reward=turn(rollout.reward, 2),
+        last_obs=turn(rollout.last_obs, 1),
+    )
+    update = jax.jit(learner.update)
+    one, two = (update(jax.random.key(2), state, given)[0].params for given in (rollout, other))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), one, two)
+
+
+def test_the_dead_change_nothing():
+    """What a dead agent saw, did and was paid does not reach the update, to the last bit."""
+    config = replace(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
+    spec = replace(spec_of(), observation={"obs": Box((2,)), "alive": Box(())})
+    alive = jnp.ones((T, E, A)).at[3:, 0, 1].set(0.0).at[5:, 2].set(0.0)
+    rollout = made_up(jax.random.key(1), alive=alive)
+    dead = alive == 0
+    rubbish = rollout._replace(
+        obs={"obs": jnp.where(dead[..., None], 1e3, rollout.obs["obs"]), "alive": alive},
+        action=jnp.where(dead, 3 - rollout.action, rollout.action),
+        reward=jnp.where(dead, -7.0, rollout.reward),
+    )
+    rubbish = rubbish._replace(
+        last_obs={"obs": jnp.where(dead[-1][..., None], 1e3, rollout.last_obs["obs"]), "alive": alive[-1]}
+    )
+    learner = made(config, spec)
+    state, update = learner.init(jax.random.key(0)), jax.jit(learner.update)
+    one, two = (update(jax.random.key(2), state, given) for given in (rollout, rubbish))
+    models = [(after.params, after.statistics, metrics) for after, metrics in (one, two)]
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, *models)))
+    living = rollout._replace(obs=rollout.obs | {"alive": jnp.ones_like(alive)})
+    third = update(jax.random.key(2), state, living)[0]
+    assert not np.array_equal(third.params.actor.layers[0].weight, one[0].params.actor.layers[0].weight)
+
+
+def test_what_critics_see():
+    """Own observation first, then those of the agents after it, going round; of a team alone on request."""
+    obs = np.arange(A * 2, dtype=np.float32).reshape(A, 2) + 10
+    spec = spec_of(teams=(0, 1, 0))
+    seen = sight(TeamConfig(agent_ids=True), spec, jnp.asarray(obs))
+    np.testing.assert_array_equal(seen["joint"][1], [12, 13, 14, 15, 10, 11])
+    np.testing.assert_array_equal(seen["agent_id"], np.eye(3))
+    np.testing.assert_array_equal(seen["obs"], obs)
+    own_team = sight(TeamConfig(critic_view="team"), spec, jnp.asarray(obs))["joint"]
+    np.testing.assert_array_equal(own_team, [[10, 11, 14, 15], [12, 13, 0, 0], [14, 15, 10, 11]])
+    assert sight(TeamConfig(critic_view="local"), spec, jnp.asarray(obs)).shape == (3, 2)
+    told = replace(spec, observation={"obs": Box((2,)), "state": Box((1,))})
+    parts = {"obs": jnp.asarray(obs), "state": jnp.full((A, 1), 7.0)}
+    np.testing.assert_array_equal(sight(TeamConfig(), told, parts)["joint"][2], [7, 14, 15])
+    assert sight_space(TeamConfig(), told)["joint"].shape == (3,)
+
+
+def test_actors_see_nothing_of_the_others():
+    learner, obs = made(SMALL, spec_of()), jax.random.normal(jax.random.key(0), (E, A, 2))
+    state, begins = learner.init(jax.random.key(1)), jnp.ones(E, bool)
+    noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, E)))
+    changed = obs.at[:, 1].add(3.0)
+    one, two = (learner.act(state, x, noise, begins)[0] for x in (obs, changed))
+    np.testing.assert_array_equal(one[:, [0, 2]], two[:, [0, 2]])
+    apart = np.asarray(learner.value(state, obs) != learner.value(state, changed))
+    assert apart.all()
+
+
+def test_teams_are_paid_together_on_request():
+    """The reward a learner sees is its team's sum: the update is that of a rollout with those rewards."""
+    spec, rollout = spec_of(teams=(0, 1, 0)), made_up(jax.random.key(1))
+    shared = made(replace(SMALL, team_reward=True, policies="shared"), spec)
+    plain = made(replace(SMALL, policies="shared"), spec)
+    r = rollout.reward
+    summed = jnp.stack([r[..., 0] + r[..., 2], r[..., 1], r[..., 0] + r[..., 2]], -1)
+    state = plain.init(jax.random.key(0))
+    one = jax.jit(shared.update)(jax.random.key(2), state, rollout)[0]
+    two = jax.jit(plain.update)(jax.random.key(2), state, rollout._replace(reward=summed))[0]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), one.params, two.params)
+
+
+def test_policies_learn_in_turn_or_never():
+    same = lambda a, b: all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
+    rollout, spec = made_up(jax.random.key(1)), spec_of(teams=(0, 0, 1))
+    frozen = made(replace(SMALL, freeze=(1,)), spec)
+    state = frozen.init(jax.random.key(0))
+    after = jax.jit(frozen.update)(jax.random.key(2), state, rollout)[0]
+    assert same(after.params["team1"], state.params["team1"])
+    assert not same(after.params["team0"], state.params["team0"])
+
+    turns = made(replace(SMALL, freeze_every=2), spec)
+    update, learned = jax.jit(turns.update), []
+    state = turns.init(jax.random.key(0))
+    for number in range(5):
+        after = update(jax.random.key(number), state, rollout)[0]
+        learned.append([not same(after.params[name], state.params[name]) for name in ("team0", "team1")])
+        state = after
+    assert learned == [[True, False]] * 2 + [[False, True]] * 2 + [[True, False]]
+
+
+def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
+    """In worlds 2 and 3 of 4 a past self plays the first, then the second team."""
+    algo = PPOConfig(num_envs=4, num_steps=8, num_minibatches=1, hidden=(4,), past_selves=2, snapshot_every=3)
+    env = game(PENNIES, teams=(0, 1))
+    learner = team(lambda seen, num: ppo(replace(algo, num_envs=num), seen, 10), algo, env.spec, 4)
+    state = learner.init(jax.random.key(0))
+
+    def always(choice, params):
+        sure = jnp.full(2, -50.0).at[choice].set(50.0)
+        return eqx.tree_at(lambda params: params.actor.layers[-1].bias, params, sure)
+
+    now = {name: always(0, params) for name, params in state.params.items()}
+    then = {name: always(1, params) for name, params in state.params.items()}
+    past = {
+        name: (jax.tree.map(lambda x: jnp.stack([x, x]), then[name]), state.memory.past[name][1])
+        for name in then
+    }
+    state = state._replace(params=now, memory=state.memory._replace(past=past))
+    cohort = jax.tree.map(lambda x: x[None], state)
+    rows = from_jax(env).build(np.zeros((1, 4), np.uint32), False)
+    worlds = begin(rows, jax.random.split(jax.random.key(1), (1, 4)), ())
+    _, _, rollout = collect(rows, learner, 8, jax.random.split(jax.random.key(2), 1), cohort, worlds)
+    expected = np.array([[0, 0], [0, 0], [1, 0], [0, 1]])
+    np.testing.assert_array_equal(rollout.action[:, 0], np.broadcast_to(expected, (8, 4, 2)))
+    visiting = learner.visit(state, 4)
+    noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, 4)))
+    greedy, _ = learner.act(visiting, jnp.ones((4, 2, 1)), noise, jnp.ones(4, bool))
+    np.testing.assert_array_equal(greedy, 0)
+
+    one = jax.tree.map(lambda x: x[:, 0], rollout._replace(last_obs=()))._replace(
+        last_obs=rollout.last_obs[0]
+    )
+    theirs = np.zeros((4, 2), bool)
+    theirs[2, 0] = theirs[3, 1] = True
+    other = one._replace(reward=jnp.where(theirs[None], 9.0, one.reward))
+    update = jax.jit(learner.update)
+    results = [update(jax.random.key(4), state, given)[0] for given in (one, other)]
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, *(r.params for r in results))))
+
+    kept = results[0]
+    for number in range(2):
+        kept = update(jax.random.key(number), kept, one)[0]
+    first = jax.tree.map(lambda x: x[0], kept.memory.past["team0"][0])
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, first, kept.params["team0"])))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"policies": "0,1"}, "3 numbers, one per agent"),
+        ({"policies": "0,2,2"}, "without gaps"),
+        ({"freeze": (1,)}, "numbered 0 to 0"),
+        ({"freeze": (0,)}, "nothing would be learned"),
+        ({"freeze_every": 2}, "only one"),
+        ({"past_selves": 2}, "has only one"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings, said):
+    with pytest.raises(ShoalError, match=said):
+        made(replace(SMALL, **settings), spec_of())
+
+
+def test_in_a_match_each_learner_plays_its_side():
+    spec = spec_of(teams=(0, 1, 0))
+    learner = made(replace(SMALL, policies="shared"), spec)
+    states = [learner.init(jax.random.key(k)) for k in (0, 1)]
+    game = match(learner, learner, spec)
+    obs, begins = jax.random.normal(jax.random.key(2), (E, A, 2)), jnp.ones(E, bool)
+    noise = jax.tree.map(lambda x: 0 * x[0], learner.draw(jax.random.key(3), (1, E)))
+    alone = [np.asarray(learner.act(state, obs, noise, begins)[0]) for state in states]
+    played, _ = game.act(game.visit(both(*states), E), obs, (noise, noise), begins)
+    np.testing.assert_array_equal(played[:, [0, 2]], alone[0][:, [0, 2]])
+    np.testing.assert_array_equal(played[:, 1], alone[1][:, 1])
+    assert not np.array_equal(alone[0], alone[1])
+    with pytest.raises(ShoalError, match="nobody to play against"):
+        match(learner, learner, spec_of())
