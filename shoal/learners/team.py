@@ -308,7 +308,7 @@ def spread_out(setup: Setup, rollout: Rollout) -> Rollout:
         alive, last = rollout.obs[ALIVE] > 0, rollout.last_obs[ALIVE] > 0
         later = jnp.concatenate([alive[1:], last[None]])
         valid = valid & alive
-        terminated = terminated | (valid & ~later & ~truncated)
+        terminated = terminated | (valid & ~later)
     reward = rollout.reward
     if setup.config.team_reward:
         sides = np.array(setup.spec.teams or [0] * shape[-1])
