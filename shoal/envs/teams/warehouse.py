@@ -131,13 +131,12 @@ def step(
 def advance(rules: Rules, state: WarehouseState, action: Array, ranks: Array) -> tuple[WarehouseState, Array]:
     """One move; after a delivery at goal g the shelf of rank `ranks[g]` among those not asked for is."""
     state, back = move(rules, state, action)
-    brings = [jnp.zeros(rules.agents, bool)] * 2
-    for g, goal in enumerate(rules.goals):
+    brought = jnp.zeros(rules.agents, bool)
+    for rank, goal in zip(ranks, rules.goals, strict=True):
         asked = state.requests == state.shelves[goal]  # (Q,)
-        brings[g] = jnp.any(asked) & (state.place == goal)
-        another = 1 + left_over(ranks[g], state.requests - 1)
+        brought |= jnp.any(asked) & (state.place == goal)
+        another = 1 + left_over(rank, state.requests - 1)
         state = state._replace(requests=jnp.where(asked, another, state.requests))
-    brought = brings[0] | brings[1]  # (A,)
     return state._replace(delivered=state.delivered | brought), pay(rules, brought, back)
 
 
@@ -155,7 +154,7 @@ def pay(rules: Rules, brought: Array, back: Array) -> Array:
 def move(rules: Rules, state: WarehouseState, action: Array) -> tuple[WarehouseState, Array]:
     """Where everything is after the robots moved, turned, loaded and unloaded; and who put a delivery back.
 
-    A robot under a shelf that it does not carry is under no one's way; two shelves never share a cell.
+    A robot that carries nothing passes below shelves; two shelves never share a cell.
     """
     place, heading, loaded, delivered, shelves, requests = state
     target = wanted(rules, state, action)
@@ -217,10 +216,8 @@ def who_moves(place: Array, target: Array) -> Array:
     named and then the cell it wants. (In one case, two of four robots want one cell while the others move
     freely, the package breaks the tie by Python's hashes of the cells; we break it as any other.)
 
-    >>> who_moves(jnp.array([10, 11, 13]), jnp.array([11, 12, 12])).tolist()  # a queue of two is longer
-    [True, True, False]
-    >>> who_moves(jnp.array([10, 11]), jnp.array([11, 10])).tolist()
-    [False, False]
+    >>> jax.jit(who_moves)(jnp.array([13, 11, 10]), jnp.array([12, 12, 11])).tolist()  # two are longer
+    [False, True, True]
     """
     num = place.size
     onto = (target[:, None] == place[None]) & ~np.eye(num, dtype=bool)  # (A, A): i wants the cell of j
