@@ -6,13 +6,14 @@ so a cohort of networks is the same module with a leading axis.
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from shoal.ops.masks import visible
 from shoal.types import Box, EnvSpec, ObservationSpace, ShoalError, Tree
 
 Initializer = Callable[[Array, tuple[int, ...]], Array]
@@ -182,19 +183,28 @@ class Impala(eqx.Module):
 
 
 class Joined(eqx.Module):
-    """Named observations through encoders of their own, side by side in the order of their names."""
+    """Named observations through encoders of their own, side by side in an order."""
 
     encoders: dict[str, Encoder]
+    order: tuple[str, ...] = eqx.field(static=True)
     num_out: int = eqx.field(static=True)
 
+    def __init__(self, encoders: dict[str, Encoder], order: tuple[str, ...]):
+        self.encoders, self.order = encoders, order
+        self.num_out = self.width(order)
+
+    def width(self, names: tuple[str, ...]) -> int:
+        """How many numbers some of the parts make together."""
+        return sum(self.encoders[name].num_out for name in names)
+
     def __call__(self, obs: dict[str, Array]) -> Array:
-        return jnp.concatenate([self.encoders[name](obs[name]) for name in sorted(self.encoders)], -1)
+        return jnp.concatenate([self.encoders[name](obs[name]) for name in self.order], -1)
 
 
 class MLP(eqx.Module):
-    """Dense layers with an activation between them."""
+    """Dense layers with an activation between them; the first may be two halves."""
 
-    layers: list[Dense]
+    layers: list["Dense | Halves"]
     activation: str = eqx.field(static=True)
 
     def __init__(
@@ -210,6 +220,41 @@ class MLP(eqx.Module):
         for layer in hidden:
             x = ACTIVATIONS[self.activation](layer(x))
         return last(x)
+
+
+class Halves(eqx.Module):
+    """The first `start` numbers, and the rest, through layers of their own, side by side."""
+
+    left: MLP
+    right: MLP
+    start: int = eqx.field(static=True)
+    num_out: int = eqx.field(static=True)
+
+    def __init__(
+        self, key: Array, num_in: int, start: int, hidden: tuple[int, ...], activation: str, init: Initializer
+    ):
+        key_left, key_right = jax.random.split(key)
+        self.left = MLP(key_left, (start, *hidden), activation, init, init)
+        self.right = MLP(key_right, (num_in - start, *hidden), activation, init, init)
+        self.start, self.num_out = start, 2 * hidden[-1]
+
+    def __call__(self, x: Array) -> Array:
+        return jnp.concatenate([self.left(x[..., : self.start]), self.right(x[..., self.start :])], -1)
+
+
+class Split(NamedTuple):
+    """Which part of an observation goes through layers of its own before it meets the rest.
+
+    The body, say, and what surrounds it: proprioceptive and exteroceptive (Heess et al. 2016, 2017).
+    """
+
+    start: int | None = None  # the first so many numbers of a vector
+    keys: tuple[str, ...] = ()  # or these of named parts
+    hidden: tuple[int, ...] = (64, 64)  # the layers of either part, of actor and critic each
+
+
+WHOLE = Split()
+"""Nothing is split off."""
 
 
 class ActorCritic(eqx.Module):
@@ -273,15 +318,20 @@ def is_image(box: Box) -> bool:
     return len(box.shape) == 3 and box.dtype == "uint8" and min(box.shape[:2]) >= 36
 
 
-def make_encoder(key: Array, space: ObservationSpace, images: str, init: Initializer) -> Encoder:
-    """Vectors as they are, images through `images` (`nature` or `impala`), named parts joined."""
+def make_encoder(
+    key: Array, space: ObservationSpace, images: str, init: Initializer, first: tuple[str, ...] = ()
+) -> Encoder:
+    """Vectors as they are, images through `images` (`nature` or `impala`), named parts joined.
+
+    Parts are in the order of their names, those that come `first` before the others; an action mask is none.
+    """
     if isinstance(space, dict):
-        keys = jax.random.split(key, len(space))
+        boxes = sorted(visible(space).items())
+        keys = jax.random.split(key, len(boxes))
         encoders = {
-            name: make_encoder(k, space[name], images, init)
-            for k, name in zip(keys, sorted(space), strict=True)
+            name: make_encoder(k, box, images, init) for k, (name, box) in zip(keys, boxes, strict=True)
         }
-        return Joined(encoders, sum(encoder.num_out for encoder in encoders.values()))
+        return Joined(encoders, tuple(sorted(encoders, key=lambda name: (name not in first, name))))
     if images == "mlp" or not is_image(space):
         return Flatten(len(space.shape), prod(space.shape))
     return {"nature": NatureCNN, "impala": Impala}[images](key, space.shape, init)
@@ -294,11 +344,13 @@ def actor_critic(
     images: Literal["nature", "impala", "mlp"] = "nature",
     init: Literal["orthogonal", "xavier"] = "orthogonal",
     init_log_std: float = 0.0,
+    split: Split = WHOLE,
 ) -> NetworkMaker:
     """The usual actor-critic: heads orthogonal with gains 0.01 (policy) and 1 (value).
 
     Vectors go through separate `hidden` layers for actor and critic; images through a shared
-    convolutional encoder and straight to the heads.
+    convolutional encoder and straight to the heads. `split` sends parts of an observation through layers of
+    their own first.
 
     >>> import jax, shoal
     >>> spec = shoal.make("CartPole-v1").spec
@@ -312,7 +364,16 @@ def actor_critic(
     def part(key: Array, sizes: tuple[int, ...], num_out: int, gain: float) -> MLP:
         return MLP(key, (*sizes, num_out), activation, INITIALIZERS[init], orthogonal(gain))
 
-    return put_together(ActorCritic, part, hidden=hidden, images=images, init=init, init_log_std=init_log_std)
+    return put_together(
+        ActorCritic,
+        part,
+        hidden=hidden,
+        activation=activation,
+        images=images,
+        init=init,
+        init_log_std=init_log_std,
+        split=split,
+    )
 
 
 def put_together(
@@ -320,26 +381,59 @@ def put_together(
     part: Callable[[Array, tuple[int, ...], int, float], Tree],
     *,
     hidden: tuple[int, ...],
+    activation: str,
     images: str,
     init: str,
     init_log_std: float,
+    split: Split,
 ) -> Any:
     """A maker of `whole(encoder, actor, critic, log_std)` of parts `part(key, sizes, num_out, gain)`."""
 
+    def halved(key: Array, sizes: tuple[int, ...], start: int | None, num_out: int, gain: float) -> Tree:
+        if start is None:
+            return part(key, sizes, num_out, gain)
+        key_halves, key_rest = jax.random.split(key)
+        halves = Halves(key_halves, sizes[0], start, split.hidden, activation, INITIALIZERS[init])
+        rest = part(key_rest, (halves.num_out, *sizes[1:]), num_out, gain)
+        return eqx.tree_at(lambda network: network.layers, rest, [halves, *rest.layers])
+
     def make(key: Array, spec: EnvSpec, num_outputs: int) -> Tree:
         key_encoder, key_actor, key_critic = jax.random.split(key, 3)
-        encoder = make_encoder(key_encoder, spec.observation, images, INITIALIZERS[init])
+        encoder = make_encoder(key_encoder, spec.observation, images, INITIALIZERS[init], split.keys)
         sizes = (encoder.num_out, *(() if isinstance(encoder, NatureCNN | Impala) else hidden))
+        start = split_at(split, spec, encoder)
         continuous = isinstance(spec.action, Box)
         num_actions = num_outputs // 2 if continuous else num_outputs
         return whole(
             encoder=encoder,
-            actor=part(key_actor, sizes, num_actions, 0.01),
-            critic=part(key_critic, sizes, 1, 1.0),
+            actor=halved(key_actor, sizes, start, num_actions, 0.01),
+            critic=halved(key_critic, sizes, start, 1, 1.0),
             log_std=jnp.full(num_actions, init_log_std) if continuous else None,
         )
 
     return make
+
+
+def split_at(split: Split, spec: EnvSpec, encoder: Encoder) -> int | None:
+    """Where the encoder's numbers fall into two, if they are to."""
+    if split.start is None and not split.keys:
+        return None
+    names = encoder.order if isinstance(encoder, Joined) else ()
+    if split.keys:
+        if not names or set(split.keys) - set(names) or not set(names) - set(split.keys):
+            found = f"the parts {', '.join(names)}" if names else "no named parts"
+            raise ShoalError(
+                f"split_keys {', '.join(split.keys)}: {spec.name} has {found}; name some, not all"
+            )
+        return encoder.width(tuple(dict.fromkeys(split.keys))) if isinstance(encoder, Joined) else None
+    if len(names) > 1 or isinstance(encoder, NatureCNN | Impala):
+        remedy = "split_keys splits named ones" if names else "a picture is not split"
+        raise ShoalError(f"split_start splits observations that are one vector; {remedy}")
+    if not 0 < (split.start or 0) < encoder.num_out:
+        raise ShoalError(
+            f"split_start {split.start} splits nothing off: {spec.name} shows {encoder.num_out} numbers"
+        )
+    return split.start
 
 
 def with_deviation(outputs: Array, log_std: Array | None) -> Array:

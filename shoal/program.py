@@ -20,6 +20,8 @@ from shoal.exchange.make import make_exchange
 from shoal.exchange.population import drawn as drawn_hypers
 from shoal.exchange.population import follow
 from shoal.exchange.schedule import chain
+from shoal.learners.augmentation import augmented
+from shoal.learners.curiosity import curious
 from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.td3 import TD3Config, td3
@@ -125,7 +127,7 @@ def make_trainer(
     restored begin new episodes there, not the first ones again.
     """
     config.check()
-    recipe = recipe or make(config.env, **config.env_options)
+    recipe = recipe or make(config.env, **config.options)
     devices = mesh if isinstance(mesh, Mesh) else mesh_for(config, recipe.spec, mesh)
     shards = devices.shape[DATA]
     learner = make_learner(config, recipe.spec, network, shards)
@@ -264,13 +266,27 @@ def make_learner(
     across = ("learners", "group") if config.shares_gradients else ()
     match config.algo:
         case PPOConfig() as algo:
-            return ppo(algo, spec, config.num_iterations, network, across, shards)
+            plain = partial(make_ppo, spec, config.num_iterations, network, across, shards)
+            return augmented(plain, algo, spec) if algo.augment else plain(algo)
         case _ if network:
             raise ShoalError("networks of your own are for ppo only")
         case TD3Config() as algo:
             return td3(algo, spec, across)
         case DQNConfig() as algo:
             return dqn(algo, spec, config.num_iterations, across)
+
+
+def make_ppo(
+    spec: EnvSpec,
+    num_updates: int,
+    network: NetworkMaker | None,
+    across: tuple[str, ...],
+    shards: int,
+    algo: PPOConfig,
+) -> Learner:
+    """A PPO learner, curious if it is to be."""
+    learner = ppo(algo, spec, num_updates, network, across, shards)
+    return curious(learner, algo, spec, across, shards) if algo.curiosity else learner
 
 
 def exchange_of(config: TrainConfig, learner: Learner, mesh: Mesh, group: int) -> Exchange:

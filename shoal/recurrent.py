@@ -14,8 +14,11 @@ from jax import Array
 from shoal.networks import (
     ACTIVATIONS,
     INITIALIZERS,
+    WHOLE,
     Dense,
     Encoder,
+    Halves,
+    Split,
     affine,
     check_activation,
     orthogonal,
@@ -128,9 +131,9 @@ CORES: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
 
 
 class Remembering(eqx.Module):
-    """Dense layers, a core that remembers, and a last layer."""
+    """Dense layers, of which the first may be two halves, a core that remembers, and a last layer."""
 
-    layers: list[Dense]
+    layers: list[Dense | Halves]
     core: LSTM | GRU
     head: Dense
     activation: str = eqx.field(static=True)
@@ -195,6 +198,7 @@ def recurrent_actor_critic(
     images: str = "nature",
     init: str = "orthogonal",
     init_log_std: float = 0.0,
+    split: Split = WHOLE,
 ) -> RecurrentNetworkMaker:
     """The usual actor-critic (`networks.actor_critic`) with cores of `size` before its heads.
 
@@ -219,5 +223,12 @@ def recurrent_actor_critic(
         return Remembering(layers, core, Dense(key_head, size, num_out, orthogonal(gain)), activation)
 
     return put_together(
-        RecurrentActorCritic, part, hidden=hidden, images=images, init=init, init_log_std=init_log_std
+        RecurrentActorCritic,
+        part,
+        hidden=hidden,
+        activation=activation,
+        images=images,
+        init=init,
+        init_log_std=init_log_std,
+        split=split,
     )

@@ -37,6 +37,8 @@ class TrainConfig:
     """About how many rows of metrics the run writes per learner."""
     env_options: dict[str, Any] = field(default_factory=dict)
     """Options for the environment's own constructor."""
+    frame_stack: int = 1
+    """How many of the last observations a learner sees at once."""
     env_spread: float = 0.0
     """How far the learners' worlds differ: the deviation their physical parameters are drawn with."""
     env_params: Any = None
@@ -52,11 +54,13 @@ class TrainConfig:
     """How the learners learn together."""
 
     def __post_init__(self):
-        for name in ("steps", "learners", "reports"):
+        for name in ("steps", "learners", "reports", "frame_stack"):
             if getattr(self, name) < 1:
                 raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.seed < 0 or self.first_member < 0:
             raise ShoalError("seed and first_member must not be negative")
+        if "frame_stack" in self.env_options:
+            raise ShoalError("frame_stack is no option of the environment's: say --frame-stack N")
         if self.env_spread < 0:
             raise ShoalError(f"env_spread must not be negative, but is {self.env_spread}")
         if self.env_spread and self.env_params is not None:
@@ -72,10 +76,17 @@ class TrainConfig:
         if self.algo.prox_coef and parts and not self.algo.learns <= parts:
             needed = " and ".join(sorted(self.algo.learns))
             raise ShoalError(f"prox_coef stays near what was received: exchange {needed}")
+        if self.frame_stack > 1 and isinstance(self.algo, PPOConfig) and self.algo.split_start is not None:
+            raise ShoalError("split_start splits one observation, not a stack of them: leave out frame_stack")
         if sum(exchange.selects for exchange in self.exchanges) > 1:
             raise ShoalError("a population has one rule of selection, not several")
         if self.schedule is not None:
             check_schedule(self.schedule)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `make` is told beside the environment's name."""
+        return self.env_options | ({"frame_stack": self.frame_stack} if self.frame_stack > 1 else {})
 
     def steps_after(self, iteration: int) -> int:
         """Environment steps per learner after so many iterations."""

@@ -53,6 +53,13 @@ ObservationSpace: TypeAlias = Box | dict[str, Box]
 """A box, or named boxes. Discrete observations become one-hot boxes at the environment's door."""
 
 
+class Augmentation(NamedTuple):
+    """Variants of an environment's observations, in which the same actions earn the same rewards."""
+
+    copies: int  # K, the observation itself among them: it is the first
+    apply: Callable[[Tree], Tree]  # (B, ...) -> (B, K, ...), called inside compiled code
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """What a learner must know of an environment before the first step."""
@@ -72,6 +79,8 @@ class EnvSpec:
     """Whether several devices step it at once; Python environments hold one lock, so one device does."""
     exact_resume: bool = True
     """Whether a saved environment continues mid-episode, bit for bit."""
+    augment: Augmentation | None = field(default=None, hash=False)
+    """Variants of observations that are as good as the observation; None where it offers none."""
 
 
 class TimeStep(NamedTuple):
@@ -133,6 +142,8 @@ class JaxEnv(NamedTuple):
     step(key, state, action, params) -> (state, reward, terminated)
     observe(state, params) -> obs
     render(state, params) -> RGB array, outside compiled code; None where there is no picture
+    augment(obs) -> (K, ...), variants of an observation, itself the first, in which the same actions earn the
+        same rewards; None where there are none
 
     The time limit (`spec.max_episode_steps`), the automatic reset, the batch of rows and the
     clipping of actions to `spec.action` are added at the door (`envs/functional.py`).
@@ -143,6 +154,7 @@ class JaxEnv(NamedTuple):
     step: Callable[[Array, Tree, Array, Tree], tuple[Tree, Array, Array]]
     observe: Callable[[Tree, Tree], Tree]
     render: Callable[[Tree, Tree], np.ndarray] | None = None
+    augment: Callable[[Tree], Tree] | None = None
 
 
 class Rollout(NamedTuple):
@@ -157,6 +169,7 @@ class Rollout(NamedTuple):
     last_obs: Tree  # (E, ...)
     advice: tuple["Advice", ...] = ()  # what others think of `obs`, where an exchange asked them
     begins: Array | tuple[()] = ()  # (T, E) whether `obs` is an episode's first; `collect` says so
+    bonus: Array | tuple[()] = ()  # (T, E) what a learner rewards itself with, where it does
 
 
 class Advice(NamedTuple):

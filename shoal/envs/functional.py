@@ -1,5 +1,7 @@
 """From one row to N: turns a `JaxEnv` into a batched environment with time limit and automatic reset."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -9,12 +11,14 @@ from jax import Array
 
 from shoal.types import (
     ActionSpace,
+    Augmentation,
     Box,
     Discrete,
     Env,
     EnvRecipe,
     JaxEnv,
     MultiDiscrete,
+    ObservationSpace,
     ShoalError,
     TimeStep,
     Tree,
@@ -56,10 +60,12 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
     ([[2.0], [2.0], [2.0]], [True, True, True])
     """
 
+    spec = env.spec if env.augment is None else replace(env.spec, augment=_augmentation(env, env.augment))
+
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         _check(env)
         again = lambda keys, rows: reset(keys, rows.params)
-        return Env(env.spec, reset=reset, draw=draw, step=jax.vmap(step), render=render, restart=again)
+        return Env(spec, reset=reset, draw=draw, step=jax.vmap(step), render=render, restart=again)
 
     def reset(keys: Array, params: Tree) -> tuple[Rows, TimeStep]:
         params = jax.tree.map(_strong, params)
@@ -101,7 +107,21 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
         state, params = jax.tree.map(lambda x: x[row], (rows.state, rows.params))
         return env.render(state, params)
 
-    return EnvRecipe(env.spec, build)
+    return EnvRecipe(spec, build)
+
+
+def _augmentation(env: JaxEnv, augment: Callable[[Tree], Tree]) -> Augmentation:
+    """What `augment` makes of one observation, for a batch of them; refused if it is not more of the same."""
+    boxes = _boxes(env.spec.observation)
+    found = jax.eval_shape(augment, boxes)
+    copies = min((x.shape[0] for x in jax.tree.leaves(found) if x.shape), default=0)
+    expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct((copies, *x.shape), x.dtype), boxes)
+    _require_alike(f"{env.spec.name}: `augment` must return rows like observations", expected, found)
+    return Augmentation(copies, jax.vmap(augment))
+
+
+def _boxes(observation: ObservationSpace) -> Tree:
+    return jax.tree.map(lambda box: jax.ShapeDtypeStruct(box.shape, box.dtype), observation)
 
 
 def _time_step(obs: Tree, reward: Array, terminated: Array, truncated: Array, valid: Array) -> TimeStep:
@@ -140,7 +160,7 @@ def _check(env: JaxEnv) -> None:
     state = jax.eval_shape(env.reset, key, params)
     stepped, _, _ = jax.eval_shape(env.step, key, state, action, params)
     obs = jax.eval_shape(env.observe, state, params)
-    boxes = jax.tree.map(lambda box: jax.ShapeDtypeStruct(box.shape, box.dtype), env.spec.observation)
+    boxes = _boxes(env.spec.observation)
     _require_alike(f"{env.spec.name}: `step` must return a state like that of `reset`", state, stepped)
     _require_alike(f"{env.spec.name}: `observe` must return what `spec.observation` says", boxes, obs)
 

@@ -11,10 +11,11 @@ whoever runs the program asks `take_crash()` each time it returns.
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial, reduce
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +25,23 @@ from jax.experimental import io_callback
 
 from shoal.envs.gym_worlds import by_row, declared, register_ours
 from shoal.envs.pool import UnknownOptions, device_index
-from shoal.types import Box, Env, EnvRecipe, EnvSpec, ObservationSpace, ShoalError, TimeStep, Tree
+from shoal.types import (
+    Augmentation,
+    Box,
+    Env,
+    EnvRecipe,
+    EnvSpec,
+    ObservationSpace,
+    ShoalError,
+    TimeStep,
+    Tree,
+)
 
-Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Raw observations, rewards, terminated, truncated, valid: a batch of N each."""
+if TYPE_CHECKING:
+    from shoal.envs.gym_views import Wrap
+
+Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Raw observations, rewards, terminated, truncated, valid, whether what is scored is over: N each."""
 
 
 class EnvironmentCrashed(ShoalError):
@@ -75,24 +89,33 @@ class Doors(NamedTuple):
     spec: EnvSpec
     observe: Callable[[Any], Tree]
     act: Callable[[np.ndarray], np.ndarray]
+    scored: bool
+    """Whether the environment says itself when an episode is over (`info["episode_over"]`)."""
 
 
-def gym_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
-    """An environment of Gymnasium's registry, `options` going to `gymnasium.make`."""
-    from shoal.envs.spaces import action_door, observation_door
+def gym_recipe(name: str, options: dict[str, Any], episodic_life: bool = False) -> EnvRecipe:
+    """An environment of Gymnasium's registry, `options` going to `gymnasium.make`.
 
-    rows = _rows(name, options, np.zeros(1, np.uint32), False)
-    observation, observe = observation_door(rows.observation_space, name)
-    action, act = action_door(rows.action_space, name)
+    `episodic_life` ends a learner's episode where a life is lost, not the game that is scored.
+    """
+    from shoal.envs import spaces
+    from shoal.envs.variants import offered
+
+    rows, wraps = _wrapped(name, options, episodic_life)
+    observation, observe, action, act = spaces.doors(rows.observation_space, rows.action_space, name)
     known = (name, "gym", observation, action, rows.max_episode_steps, *declared(rows.inner, name))
+    with _one_line_errors(name):
+        first = _first(rows.reset([])) if hasattr(rows.inner, "augment_observation") else None
+        variants = offered(rows.inner, rows.observation_space, observation, first, name)
     rows.close()
-    spec = EnvSpec(*known, parallel=False, exact_resume=False)
+    augment = variants and Augmentation(variants.copies, partial(_call_rows, name, *variants))
+    spec = EnvSpec(*known, parallel=False, exact_resume=False, augment=augment)
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         if rendering and "DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
-        devices = [_rows(name, options, row, rendering) for row in seeds]
-        return _env(Doors(spec, observe, act), devices, seeds.shape[1])
+        devices = [_rows(name, options, row, rendering, wraps) for row in seeds]
+        return _env(Doors(spec, observe, act, episodic_life), devices, seeds.shape[1])
 
     return EnvRecipe(spec, build)
 
@@ -107,22 +130,40 @@ def import_gymnasium() -> ModuleType:
     return gymnasium
 
 
-def _rows(name: str, options: dict[str, Any], seeds: np.ndarray, rendering: bool) -> "Rows":
+def _wrapped(name: str, options: dict[str, Any], episodic_life: bool) -> "tuple[Rows, list[Wrap]]":
+    """One row, and what is put around every row."""
+    from shoal.envs.gym_views import OneLife, mask_wrap
+
+    seeds = np.zeros(1, np.uint32)
+    wraps: list[Wrap] = [OneLife] if episodic_life else []
+    rows = _rows(name, options, seeds, False, wraps)
+    if isinstance(rows, VectorRows):
+        return rows, []
+    with _one_line_errors(name):
+        mask = mask_wrap(rows.envs[0])
+    return (SingleRows([mask(rows.envs[0])], seeds), [*wraps, mask]) if mask else (rows, wraps)
+
+
+def _rows(
+    name: str, options: dict[str, Any], seeds: np.ndarray, rendering: bool, wraps: "Sequence[Wrap]"
+) -> "Rows":
     gymnasium = import_gymnasium()
     options = options | ({"render_mode": "rgb_array"} if rendering else {})
     with _one_line_errors(name):
         try:
-            return _make_rows(gymnasium, gymnasium.spec(name), options, seeds)
+            return _make_rows(gymnasium, gymnasium.spec(name), options, seeds, wraps)
         except TypeError as error:
             if not options or "unexpected keyword" not in str(error):
                 raise
             raise UnknownOptions(f"gym:{name} does not take these options: {error}") from error
 
 
-def _make_rows(gymnasium: Any, registered: Any, options: dict[str, Any], seeds: np.ndarray) -> "Rows":
+def _make_rows(
+    gymnasium: Any, registered: Any, options: dict[str, Any], seeds: np.ndarray, wraps: "Sequence[Wrap]"
+) -> "Rows":
     if registered.entry_point is not None:
         make = lambda: gymnasium.make(registered, disable_env_checker=True, **options)
-        return SingleRows([make() for _ in seeds], seeds)
+        return SingleRows([reduce(lambda env, wrap: wrap(env), wraps, make()) for _ in seeds], seeds)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*AutoresetMode|.*autoreset_mode")  # refused below
         return VectorRows(gymnasium.make_vec(registered, num_envs=len(seeds), **options), seeds)
@@ -177,7 +218,7 @@ class SingleRows:
     def step(self, actions: np.ndarray) -> Step:
         valid = ~np.array(self.over)
         reward = np.zeros(len(self.envs), np.float32)
-        terminated, truncated = np.zeros((2, len(self.envs)), bool)
+        terminated, truncated, over = np.zeros((3, len(self.envs)), bool)
         rows = []
         for i, env in enumerate(self.envs):
             if self.over[i]:
@@ -186,9 +227,10 @@ class SingleRows:
                 obs, reward[i], terminated[i], truncated[i], info = env.step(actions[i])
                 if terminated[i] and info.get("non-terminal done", False):
                     terminated[i], truncated[i] = False, True
+                over[i] = info.get("episode_over", terminated[i] or truncated[i])
             self.over[i] = bool(terminated[i] or truncated[i])
             rows.append(obs)
-        return _batch(rows), reward, terminated, truncated, valid
+        return _batch(rows), reward, terminated, truncated, valid, over
 
     def render(self, row: int) -> np.ndarray | None:
         return self.envs[row].render()
@@ -243,7 +285,7 @@ class VectorRows:
         cut_short = terminated & np.asarray(info.get("non-terminal done", False), bool)
         terminated, truncated = terminated & ~cut_short, truncated | cut_short
         self.over = ended
-        return obs, np.where(over, 0.0, reward), terminated, truncated, ~over
+        return obs, np.where(over, 0.0, reward), terminated, truncated, ~over, ended
 
     def render(self, row: int) -> np.ndarray | None:
         frames = self.vector.render()
@@ -272,21 +314,22 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
     name, blank = doors.spec.name, _blank(doors.spec.observation, num_rows)
     crash: list[EnvironmentCrashed] = []  # the devices' own: when one falls, the others need not work on
     still = np.zeros(num_rows, bool)
+    num_flags = 4 if doors.scored else 3  # whatever crosses a callback costs time
 
     def guarded(call: Callable[[], Step]) -> tuple[Tree, ...]:
         """Our arrays of one call, or blank ones after a crash."""
         try:
             if not crash:
                 obs, reward, *flags = call()
-                flags = [np.asarray(flag, bool) for flag in flags]
+                flags = [np.asarray(flag, bool) for flag in flags[:num_flags]]
                 return doors.observe(obs), np.asarray(reward, np.float32), *flags
         except BaseException as error:  # even SystemExit: nothing may leave a callback
             crash.append(EnvironmentCrashed(name, error))
         if not _mailbox:
             _mailbox.append(crash[0])
-        return blank, np.zeros(num_rows, np.float32), still, still, still
+        return blank, np.zeros(num_rows, np.float32), *[still] * num_flags
 
-    begun = (np.zeros(num_rows, np.float32), still, still, still)  # what comes with a first observation
+    begun = (np.zeros(num_rows, np.float32), *[still] * 4)  # what comes with a first observation
     later = np.array([[0, 1]], np.int32)
 
     def host_reset(index, params):
@@ -307,7 +350,7 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
         jax.ShapeDtypeStruct((1, 2), jnp.int32),
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), blank),
         jax.ShapeDtypeStruct((num_rows,), jnp.float32),
-        *(flag, flag, flag),
+        *[flag] * num_flags,
     )
 
     def reset(keys, params):
@@ -333,15 +376,36 @@ def _env(doors: Doors, devices: list[Rows], num_rows: int) -> Env:
     return Env(doors.spec, reset, lambda keys, state, num_steps: (), step, render, restart)
 
 
+def _call_rows(name: str, copies: int, rows: Callable[[Tree], Tree], obs: Tree) -> Tree:
+    """Variants of observations by a callback, (B, ...) -> (B, K, ...); its exceptions go to the mailbox."""
+
+    def host_rows(obs):
+        obs = jax.tree.map(np.asarray, obs)
+        try:
+            return rows(obs)
+        except BaseException as error:  # even SystemExit: nothing may leave a callback
+            _mailbox.append(EnvironmentCrashed(name, error))
+            return jax.tree.map(lambda x: np.repeat(x[:, None], copies, 1), obs)
+
+    shaped = lambda x: jax.ShapeDtypeStruct((x.shape[0], copies, *x.shape[1:]), x.dtype)
+    return jax.pure_callback(host_rows, jax.tree.map(shaped, obs), obs, vmap_method="sequential")
+
+
 def _state_and_time_step(answer: tuple) -> tuple[HostState, TimeStep]:
-    token, obs, reward, terminated, truncated, valid = answer
-    return HostState(token), TimeStep(obs, reward, terminated, truncated, valid, info={})
+    token, obs, reward, terminated, truncated, valid, *over = answer
+    score = {"episode_over": over[0]} if over else {}
+    return HostState(token), TimeStep(obs, reward, terminated, truncated, valid, info=score)
 
 
 def _blank(observation: ObservationSpace, num_rows: int) -> Tree:
     if isinstance(observation, Box):
         return np.zeros((num_rows, *observation.shape), observation.dtype)
     return {key: _blank(box, num_rows) for key, box in observation.items()}
+
+
+def _first(batch: Any) -> Any:
+    """The first row of a batch of one structure."""
+    return jax.tree.map(lambda x: x[0], batch)
 
 
 def _batch(rows: list[Any]) -> Any:

@@ -18,10 +18,16 @@ from shoal.envs.builtin import BUILTIN
 from shoal.envs.functional import from_jax
 from shoal.envs.host import gym_recipe, import_gymnasium
 from shoal.envs.pool import UnknownOptions, envpool_recipe, import_envpool
+from shoal.envs.stacking import stack_frames
 from shoal.types import EnvRecipe, JaxEnv, ShoalError
 
-_PLUGINS = {"ALE/": ("ale_py", "ale-py"), "MiniGrid-": ("minigrid",) * 2, "BabyAI-": ("minigrid",) * 2}
-"""How names begin that Gymnasium knows once another package is imported: its module, its name for pip."""
+_PLUGINS = {
+    "ALE/*": ("ale_py", "ale-py"),
+    "MiniGrid-*": ("minigrid",) * 2,
+    "BabyAI-*": ("minigrid",) * 2,
+    "*BulletEnv-v*": ("pybullet_envs_gymnasium",) * 2,
+}
+"""Names that Gymnasium knows once another package is imported: its module, what pip calls it."""
 
 _RECODED = {"Blackjack-v1", "tabular/Blackjack-v0"}
 """Ids that EnvPool shares with Gymnasium while it observes them otherwise: only a prefix picks EnvPool's."""
@@ -33,21 +39,25 @@ def make(name: str, **options: Any) -> EnvRecipe:
     """The environment called `name`, ready to be built for a cohort.
 
     `options` are the implementation's own (`episodic_life=True` for EnvPool's Atari, `is_slippery=False` for
-    Gymnasium's FrozenLake...); `max_episode_steps` works everywhere. A bare name passes over an
-    implementation that does not have these options.
+    Gymnasium's FrozenLake...). `max_episode_steps` works everywhere, and so does `frame_stack`, which shows
+    the last so many observations as one. A bare name passes over an implementation that does not have these
+    options.
 
     >>> recipe = make("CartPole-v1")
     >>> recipe.spec.backend, recipe.spec.observation.shape, recipe.spec.max_episode_steps
     ('jax', (4,), 500)
     >>> make("CartPole-v1", max_episode_steps=50).spec.max_episode_steps
     50
+    >>> make("CartPole-v1", frame_stack=4).spec.observation.shape
+    (16,)
     """
     backends, identifier = _read(name)
+    num_frames = options.pop("frame_stack", 1)
     refusal = None
     for backend in backends:
         if _BACKENDS[backend].knows(identifier):
             try:
-                return _BACKENDS[backend].recipe(identifier, options)
+                return stack_frames(_BACKENDS[backend].recipe(identifier, options), num_frames)
             except UnknownOptions as error:
                 refusal = error
     raise refusal or _unknown(name, identifier, backends)
@@ -147,7 +157,10 @@ def _gym_names() -> Collection[str]:
 
 def _gym_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
     name, ram = _without_ram(name)
-    return gym_recipe(name, ram | options)
+    if not name.startswith("ALE/"):
+        return gym_recipe(name, options)
+    ale = {key: value for key, value in (ram | options).items() if key != "episodic_life"}
+    return gym_recipe(name, ale, options.get("episodic_life", False))
 
 
 def _without_ram(name: str) -> tuple[str, dict[str, Any]]:
@@ -163,8 +176,8 @@ def _knows_gym(name: str) -> bool:
     name, _ = _without_ram(name)
     if name in import_gymnasium().registry:
         return True
-    for beginning, (module, package) in _PLUGINS.items():
-        if name.startswith(beginning) and importlib.util.find_spec(module) is None:
+    for pattern, (module, package) in _PLUGINS.items():
+        if fnmatch.fnmatchcase(name, pattern) and importlib.util.find_spec(module) is None:
             raise ShoalError(f"{name} needs {package}: pip install {package}")
     return name in _gym_names()
 

@@ -20,10 +20,14 @@ from jax import Array, lax
 from jax.experimental import io_callback
 
 from shoal.mesh import num_cores
+from shoal.ops.masks import ACTION_MASK
 from shoal.types import Env, EnvRecipe, EnvSpec, ShoalError, TimeStep, Tree
 
 _ENDLESS = 2**31 - 1
 """How EnvPool writes that an episode has no time limit."""
+
+_LEGAL = "legal_action_mask"
+"""What EnvPool's Pgx calls the mask that it tells beside the observation."""
 
 _OURS = {
     "num_envs",
@@ -68,6 +72,8 @@ class Doors(NamedTuple):
     """Whether the pool also tells the unclipped reward and the true end of the game (Atari)."""
     restarts: bool
     """Whether a reset begins a new episode at any time; under `episodic_life` the game goes on."""
+    masked: bool
+    """Whether the pool tells what is allowed beside its observations (Pgx)."""
 
 
 def envpool_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
@@ -116,7 +122,7 @@ def option_names(name: str) -> set[str]:
 
 
 def _doors(name: str, options: dict[str, Any]) -> Doors:
-    from shoal.envs.spaces import action_door, observation_door
+    from shoal.envs import spaces
 
     reserved = sorted(_OURS & options.keys())
     if reserved:
@@ -125,9 +131,11 @@ def _doors(name: str, options: dict[str, Any]) -> Doors:
     players, limit = pool_spec.config.max_num_players, pool_spec.config.max_episode_steps
     if players > 1:
         raise ShoalError(f"{name} is for {players} players; EnvPool's environments for one are supported")
+    masked = f"info:{_LEGAL}" in pool_spec.state_array_spec
     with _quiet_boxes():
-        observation, observe = observation_door(pool_spec.observation_space, name)
-        action, act = action_door(pool_spec.action_space, name)
+        seen = pool_spec.observation_space
+        seen = spaces.beside_mask(seen, pool_spec.action_space) if masked else seen
+        observation, observe, action, act = spaces.doors(seen, pool_spec.action_space, name)
     dtype, shape = pool_spec._action_spec[-1][:2]
     row_shape = tuple(size for size in shape if size != -1)
     return Doors(
@@ -144,6 +152,7 @@ def _doors(name: str, options: dict[str, Any]) -> Doors:
         act=lambda action: act(action).astype(dtype).reshape(len(action), *row_shape),
         scored={"info:reward", "info:terminated"} <= set(pool_spec.state_array_spec),
         restarts=not pool_spec.config._asdict().get("episodic_life", False),
+        masked=masked,
     )
 
 
@@ -266,6 +275,7 @@ def _exchange(doors: Doors, step: Callable) -> Callable:
 def _time_step(doors: Doors, raw: tuple, over: Array) -> TimeStep:
     """The pool's answer; where `over`, it is the first observation of a new episode."""
     obs, reward, terminated, truncated, info = raw
+    obs = {"obs": obs, ACTION_MASK: info[_LEGAL]} if doors.masked else obs
     valid = ~over
     ended = terminated | truncated
     nothing = jnp.zeros(reward.shape, jnp.float32)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Tree
@@ -48,6 +49,23 @@ def continuous_target() -> JaxEnv:
 
     reset = lambda key, params: jax.random.uniform(key, minval=-1, maxval=1)
     return JaxEnv(_spec("continuous_target", Box((1,), -1.0, 1.0)), reset, step, _observe_scalar)
+
+
+def masked_choice() -> JaxEnv:
+    """obs = [0] and a mask, one step: action k pays k, but one of the three, drawn anew, is forbidden.
+
+    Taking it pays 10, so nobody does who can; the best policy earns 5/3 on average. Tests action masks.
+    """
+
+    def step(key: Array, state: Array, action: Array, params: Tree) -> tuple[Array, Array, Array]:
+        return state, jnp.where(action == state, 10.0, action), jnp.bool_(True)
+
+    def observe(state: Array, params: Tree) -> dict[str, Array]:
+        return {"obs": jnp.zeros(1), "action_mask": jnp.arange(3) != state}
+
+    reset = lambda key, params: jax.random.randint(key, (), 0, 3)
+    boxes = {"obs": Box((1,)), "action_mask": Box((3,), 0, 1, "bool")}
+    return JaxEnv(EnvSpec("masked_choice", "jax", boxes, Discrete(3)), reset, step, observe)
 
 
 class Delayed(NamedTuple):
@@ -109,6 +127,25 @@ def recall(longest: int = 16, shortest: int = 2) -> JaxEnv:
         return jnp.stack([jnp.where(state.steps == 0, state.coin, 0), jnp.float32(state.left <= 0)])
 
     return JaxEnv(EnvSpec("recall", "jax", Box((2,)), Discrete(2)), reset, step, observe)
+
+
+def corridor(length: int = 32) -> JaxEnv:
+    """obs = the cell, one-hot: one action leads on, the other back; the far end pays 1 and ends the episode.
+
+    Which of them it is differs from cell to cell, and the limit is twice the length: chance gets through in
+    one episode of 8,000. Tests that a learner goes where it has not been.
+    """
+    leads_on = jnp.asarray(np.random.default_rng(0).integers(2, size=length))
+
+    def step(key: Array, state: Array, action: Array, params: Tree) -> tuple[Array, Array, Array]:
+        cell = jnp.maximum(state + jnp.where(action == leads_on[state], 1, -1), 0)
+        arrived = cell == length - 1
+        return cell, jnp.float32(arrived), arrived
+
+    reset = lambda key, params: jnp.int32(0)
+    observe = lambda state, params: jax.nn.one_hot(state, length)
+    spec = EnvSpec("corridor", "jax", Box((length,), 0.0, 1.0), Discrete(2), 2 * length)
+    return JaxEnv(spec, reset, step, observe)
 
 
 def _count(spec: EnvSpec, length: int | None) -> JaxEnv:

@@ -11,9 +11,12 @@ Observations, a leaf of the space at a time:
 | MultiBinary          | a box of zeros and ones                                                   |
 | Dict, Tuple          | named boxes, nested names joined, `"a/b"`; a tuple's are `"0"`, `"1"`...  |
 
-A scalar becomes a vector of one. Actions: Discrete, MultiDiscrete and MultiBinary count from zero here,
-whatever their `start`; a Box of whole numbers is a MultiDiscrete; a Box of reals is clipped to its bounds
-after the cast to the environment's own dtype.
+A scalar becomes a vector of one. A part called `action_mask` says which actions are allowed.
+
+Actions: Discrete, MultiDiscrete and MultiBinary count from zero here, whatever their `start`; a Box of whole
+numbers is a MultiDiscrete; a Box of reals is clipped to its bounds after the cast to the environment's own
+dtype. Where the mask is of combinations of choices, as in Jumanji's Tetris (a rotation and a column), a
+combination is one choice among all of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,6 +25,7 @@ from typing import Any
 import gymnasium.spaces as gs
 import numpy as np
 
+from shoal.ops.masks import ACTION_MASK
 from shoal.types import ActionSpace, Box, Discrete, MultiBinary, MultiDiscrete, ObservationSpace, ShoalError
 
 Convert = Callable[[Any], Any]
@@ -29,6 +33,24 @@ Convert = Callable[[Any], Any]
 
 _MAX_CHOICES = 2**16
 """An integer box wider than this is no set of choices."""
+
+
+def doors(
+    observation_space: gs.Space, action_space: gs.Space, name: str
+) -> tuple[ObservationSpace, Convert, ActionSpace, Convert]:
+    """Both doors of an environment, which fit each other."""
+    observation, observe = observation_door(observation_space, name)
+    action, act = action_door(action_space, name)
+    mask = observation.get(ACTION_MASK) if isinstance(observation, dict) else None
+    # Two choices of two are (2, 2) side by side as well as combined; nothing else is both.
+    if mask and isinstance(action, MultiDiscrete) and mask.shape == action.nums != (2, 2):
+        action, act = _combined(action, act)
+    return observation, observe, action, act
+
+
+def beside_mask(space: gs.Space, actions: gs.Discrete) -> gs.Dict:
+    """The space of observations that a mask is told beside of."""
+    return gs.Dict({"obs": space, ACTION_MASK: gs.MultiBinary(int(actions.n))})
 
 
 def observation_door(space: gs.Space, name: str) -> tuple[ObservationSpace, Convert]:
@@ -127,6 +149,13 @@ def _integer_box(space: gs.Box, name: str) -> tuple[MultiDiscrete, Convert]:
     if nums.min() < 1 or nums.max() > _MAX_CHOICES:
         raise ShoalError(f"{name}: cannot act in {_brief(space)}; whole numbers need close bounds")
     return MultiDiscrete(_whole(nums)), _shift(space.low, space.dtype, space.shape)
+
+
+def _combined(space: MultiDiscrete, act: Convert) -> tuple[Discrete, Convert]:
+    """Several choices as one among their combinations, the last one changing fastest."""
+    nums = np.array(space.nums, np.int32)
+    strides = np.append(np.cumprod(nums[:0:-1])[::-1], 1).astype(np.int32)
+    return Discrete(int(nums.prod())), lambda action: act(action[:, None] // strides[None] % nums[None])
 
 
 def _shift(start: Any, dtype: Any, shape: tuple[int, ...]) -> Convert:

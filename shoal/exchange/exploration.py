@@ -63,6 +63,8 @@ PRIORS: dict[str, Prior] = {
     "max_grad_norm": Prior("log", 0.1, 10.0),
     "comm_penalty_coeff": Prior("log", 1e-3, 10.0),
     "prox_coef": Prior("log", 1e-4, 1.0),
+    "intrinsic_coef": Prior("log", 1e-2, 1e2),
+    "extrinsic_coef": Prior("log", 1e-2, 1e2),
     "actor_learning_rate": Prior("log", 1e-5, 1e-2),
     "tau": Prior("log", 1e-3, 0.1),
     "exploration_noise": Prior("log", 0.01, 1.0),

@@ -110,14 +110,15 @@ def participate(fraction: float, exchange: Exchange) -> Exchange:
 def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
     """Exchange only the named parts of the parameters; an actor's `log_std` goes with it.
 
-    Names are those of the network's fields: `actor`, `critic`, `encoder` in PPO's. Of an anchor, where there
-    is one, the same parts are seen.
+    Names are those of the network's fields: `actor`, `critic`, `encoder` in PPO's; of a learner that has more
+    than a policy, those of its `policy`'s and of what is beside it: `curiosity`. Of an anchor, where there is
+    one, the same parts are seen.
     """
     names = {*parts, *(["log_std"] if "actor" in parts else [])}
 
     def divide(params: Tree) -> tuple[dict[int, jax.Array], list[jax.Array], Any]:
         paths, structure = jax.tree_util.tree_flatten_with_path(params)
-        first = [jax.tree_util.keystr(path[:1], simple=True) for path, _ in paths]
+        first = [_name(path) for path, _ in paths]
         if unknown := {*parts} - {*first}:
             there = ", ".join(dict.fromkeys(first))
             raise ShoalError(f"no parameters are called {', '.join(sorted(unknown))}; there are {there}")
@@ -157,6 +158,12 @@ def together(exchange: Exchange) -> Exchange:
         return exchange.init(cohort._replace(params=first))
 
     return exchange._replace(init=init)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """The part of the parameters that a leaf belongs to."""
+    outer, *inner = (jax.tree_util.keystr((key,), simple=True) for key in path[:2])
+    return inner[0] if outer == "policy" and inner else outer
 
 
 def absent(num_learners: int) -> Standing:

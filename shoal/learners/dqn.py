@@ -13,7 +13,7 @@ from shoal import trees
 from shoal.learners import gradients, observations, replay
 from shoal.learners.replay import Past, ReplayConfig, Transition, check_at_least_one
 from shoal.networks import Policy, make_policy
-from shoal.ops import advice
+from shoal.ops import advice, masks
 from shoal.ops.statistics import weighted_mean
 from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree
 
@@ -91,6 +91,7 @@ def dqn(config: DQNConfig, spec: EnvSpec, num_updates: int, across: tuple[str, .
     """
     if not isinstance(spec.action, Discrete):
         raise ShoalError(f"dqn needs discrete actions, which {spec.name} does not have")
+    masks.check(spec)
     setup = Setup(config, spec, spec.action.num, num_updates, across)
     functions = (init, draw, act, update, opinion, distance, value, visit)
     bound = {function.__name__: partial(function, setup) for function in functions}
@@ -129,10 +130,29 @@ def act(
     setup: Setup, state: LearnerState, obs: Tree, noise: Array, begins: Array | None = None
 ) -> tuple[Array, Past]:
     """The action of the highest value, or now and then any; without noise never."""
-    num = setup.num_actions
-    best = jnp.argmax(state.params.critic(standardise(setup, state, obs)), -1).astype(jnp.int32)
-    random = jnp.minimum((num * noise[..., 1]).astype(jnp.int32), num - 1)
+    values = judge(setup, state.params.critic, standardise(setup, state, obs))
+    best = jnp.argmax(values, -1).astype(jnp.int32)
+    random = pick_one(masks.allowed(setup.spec.action, obs, values.shape), setup.num_actions, noise[..., 1])
     return jnp.where(noise[..., 0] > 1 - exploration(setup, state), random, best), state.memory
+
+
+def judge(setup: Setup, critic: Policy, obs: Tree) -> Array:
+    """The values of all actions; those of forbidden ones are too low to be chosen."""
+    return masks.restrict(setup.spec.action, obs, critic(obs))
+
+
+def pick_one(allowed: Array | None, num: int, noise: Array) -> Array:
+    """Any of the actions, or of those allowed (..., num), evenly; noise is between 0 and 1.
+
+    >>> pick_one(jnp.array([[False, True, True]] * 3), 3, jnp.array([0.0, 0.4, 0.9])).tolist()
+    [1, 1, 2]
+    """
+    if allowed is None:
+        return jnp.minimum((num * noise).astype(jnp.int32), num - 1)
+    rank = jnp.cumsum(allowed, -1)  # the k-th that is allowed is the first whose rank is k
+    last = rank[..., -1]
+    chosen = jnp.minimum((last * noise).astype(jnp.int32) + 1, last)
+    return jnp.argmax(rank >= chosen[..., None], -1).astype(jnp.int32)
 
 
 def exploration(setup: Setup, state: LearnerState) -> Array:
@@ -195,8 +215,8 @@ def improve(
 ) -> tuple[tuple[Params, Tree], dict[str, Array]]:
     """One step of Q(s, a) towards r + gamma^n Q'(s', argmax_b Q(s', b)), by Huber's loss."""
     (params, opt_state), hypers = carry, state.hypers
-    judged = params.target_critic(batch.next_obs)
-    chosen = jnp.argmax(params.critic(batch.next_obs) if setup.config.double else judged, -1)
+    judged = judge(setup, params.target_critic, batch.next_obs)
+    chosen = jnp.argmax(judge(setup, params.critic, batch.next_obs) if setup.config.double else judged, -1)
     reward, discount = replay.discounted(batch, hypers.gamma)
     target = reward + discount * pick(judged, chosen)
 
@@ -207,7 +227,7 @@ def improve(
             apart = optax.tree.norm(optax.tree.sub(critic, state.anchor.critic), squared=True)
             terms["loss/prox"] = hypers.prox_coef * apart
         if rollout.advice:
-            own, valid = critic(rollout.obs), rollout.valid.astype(jnp.float32)
+            own, valid = told(setup, critic, rollout.obs), rollout.valid.astype(jnp.float32)
             theirs = sum(advice.squared_distance(own, given) for given in rollout.advice)
             terms["loss/neighbours"] = hypers.comm_penalty_coeff * weighted_mean(theirs, valid)
         return jnp.asarray(sum(terms.values())), terms | {"q_mean": jnp.mean(value)}
@@ -220,18 +240,25 @@ def improve(
 
 def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
     """The values of all actions and their squared length: what a sum of squared distances is made of."""
-    return advice.opinion_on_outputs(state.params.critic(standardise(setup, state, obs)))
+    return advice.opinion_on_outputs(told(setup, state.params.critic, standardise(setup, state, obs)))
+
+
+def told(setup: Setup, critic: Policy, obs: Tree) -> Array:
+    """The values that learners compare: 0 of what is forbidden, which nobody learns."""
+    values = critic(obs)
+    mask = masks.allowed(setup.spec.action, obs, values.shape)
+    return values if mask is None else jnp.where(mask, values, 0.0)
 
 
 def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
     """Whether two learners would do different things, 0 or 1 at each observation."""
-    best = lambda one: jnp.argmax(one.params.critic(standardise(setup, one, obs)), -1)
+    best = lambda one: jnp.argmax(judge(setup, one.params.critic, standardise(setup, one, obs)), -1)
     return (best(state) != best(other)).astype(jnp.float32)
 
 
 def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
     """max_a Q(s, a)."""
-    return jnp.max(state.params.critic(standardise(setup, state, obs)), -1)
+    return jnp.max(judge(setup, state.params.critic, standardise(setup, state, obs)), -1)
 
 
 def pick(values: Array, action: Array) -> Array:

@@ -1,9 +1,13 @@
 """Steps down a gradient, and networks that follow others slowly."""
 
+from collections.abc import Callable
+
 import jax
+import jax.numpy as jnp
 import optax
 from jax import Array
 
+from shoal import trees
 from shoal.types import Tree
 
 
@@ -15,6 +19,16 @@ def optimiser(kind: str, rate: Array | float, across: tuple[str, ...] = ()) -> o
         return steps
     pooled = lambda grads, state, params=None: steps.update(jax.lax.pmean(grads, across), state, params)
     return optax.GradientTransformation(steps.init, pooled)
+
+
+def in_pieces(gradient: Callable[[Tree, Tree], Tree], params: Tree, batch: Tree, num_pieces: int) -> Tree:
+    """gradient(params, batch) of a loss that is a sum over the batch, piece by piece, to save memory."""
+    if num_pieces == 1:
+        return gradient(params, batch)
+    pieces = trees.split_axis(batch, num_pieces)
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, batch))
+    add = lambda total, piece: (jax.tree.map(jnp.add, total, gradient(params, piece)), None)
+    return jax.lax.scan(add, zero, pieces)[0]
 
 
 def nudge(tau: Array | float, target: Tree, network: Tree) -> Tree:

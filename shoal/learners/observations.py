@@ -4,6 +4,7 @@ from jax import Array
 
 from shoal.networks import is_image
 from shoal.ops import statistics
+from shoal.ops.masks import visible
 from shoal.ops.statistics import Running
 from shoal.types import ObservationSpace, Tree
 
@@ -14,8 +15,9 @@ def named(tree: Tree) -> dict[str, Tree]:
 
 
 def no_moments(space: ObservationSpace) -> dict[str, Running]:
-    """Moments of everything that is to be standardised, of no samples yet; pictures are left alone."""
-    return {name: statistics.empty(box.shape) for name, box in named(space).items() if not is_image(box)}
+    """Moments of everything that is to be standardised, of no samples yet; pictures and masks are not."""
+    boxes = visible(named(space))
+    return {name: statistics.empty(box.shape) for name, box in boxes.items() if not is_image(box)}
 
 
 def take_in(

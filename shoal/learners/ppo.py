@@ -15,12 +15,13 @@ from jax import Array
 from shoal import trees
 from shoal.learners import observations, schedules, sequences, targets
 from shoal.learners.epochs import cut_anew, cut_once, weigh
+from shoal.learners.gradients import in_pieces
 from shoal.learners.minibatches import shuffles, stratify
 from shoal.learners.observations import named, no_moments, take_in
 from shoal.learners.ppo_config import Hypers, PPOConfig
 from shoal.mesh import DATA, add_up
-from shoal.networks import NetworkMaker, actor_critic, is_image
-from shoal.ops import advice, losses, statistics
+from shoal.networks import NetworkMaker, Split, actor_critic, is_image
+from shoal.ops import advice, losses, masks, statistics
 from shoal.ops.advantages import (
     discounted_returns,
     generalised_advantages,
@@ -109,6 +110,7 @@ def ppo(
     >>> action.shape
     (7,)
     """
+    masks.check(spec)
     if config.remembers:
         sequences.check_division(config.num_envs, config.num_minibatches * config.grad_accumulation, shards)
     made = network or default_network(config)
@@ -129,6 +131,7 @@ def default_network(config: PPOConfig) -> NetworkMaker | RecurrentNetworkMaker:
         "images": config.network,
         "init": config.init,
         "init_log_std": config.init_log_std,
+        "split": Split(config.split_start, config.split_keys, config.split_hidden),
     }
     if config.memory == "none":
         return actor_critic(**layers)
@@ -178,7 +181,7 @@ def act(
         memory = memory._replace(carry=carry)
     else:
         outputs, _ = state.params(obs)
-    return setup.distribution.sample(outputs, noise), memory
+    return setup.distribution.sample(restrict(setup, obs, outputs), noise), memory
 
 
 def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
@@ -220,7 +223,7 @@ def update(
 
 def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, Rollout]:
     """Divide rewards by the running spread of their discounted sum, and clip them, as configured."""
-    config, reward = setup.config, rollout.reward
+    config, reward = setup.config, rewards(state.hypers, rollout)
     if config.norm_reward:
         ended = rollout.terminated | rollout.truncated
         start = state.memory.discounted_return
@@ -237,6 +240,13 @@ def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[
         seen = targets.widen(state.memory.reward_range, reward, rollout.valid, setup.data)
         state = state._replace(memory=state.memory._replace(reward_range=seen))
     return state, rollout._replace(reward=reward)
+
+
+def rewards(hypers: Hypers, rollout: Rollout) -> Array:
+    """What is to be earned: the environment's rewards, and where there is a bonus, a sum of both."""
+    if isinstance(rollout.bonus, tuple):
+        return rollout.reward
+    return hypers.extrinsic_coef * rollout.reward + hypers.intrinsic_coef * rollout.bonus
 
 
 def reward_scale(returns: Running) -> Array:
@@ -258,6 +268,7 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     else:
         outputs, value = jax.lax.map(state.params, obs) if pictures else state.params(obs)
         _, last_value = state.params(last_obs)
+    outputs = restrict(setup, obs, outputs)
     if setup.config.norm_value:
         value, last_value = (targets.restored(x, state.statistics.targets) for x in (value, last_value))
     next_value = jnp.concatenate([value[1:], last_value[None]])
@@ -276,6 +287,7 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     outputs = outputs if setup.config.objective in ("kl", "mdpo") else ()
     heed = partial(advice.heed, setup.distribution, setup.config.comm_direction, setup.config.comm_form)
     advised = tuple(heed(given) for given in rollout.advice)
+    advised = tuple(one._replace(outputs=restrict(setup, obs, one.outputs)) for one in advised)
     batch = Batch(obs, rollout.action, outputs, log_prob, value, advantage, target, weight, advised)
     if setup.config.remembers:
         return sequences.turned(batch._replace(begins=rollout.begins))._replace(start=state.memory.start)
@@ -303,6 +315,7 @@ def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]
     """What the policy says of observations, as `ops.advice` adds it up."""
     config = setup.config
     outputs, _ = state.params(standardise(setup, state, obs))
+    outputs = restrict(setup, obs, outputs)
     return advice.opinion(setup.distribution, config.comm_direction, config.comm_form, outputs)
 
 
@@ -310,7 +323,7 @@ def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) 
     """KL(own policy || the other's) at each observation."""
     own, _ = state.params(standardise(setup, state, obs))
     theirs, _ = other.params(standardise(setup, other, obs))
-    return setup.distribution.kl(own, theirs)
+    return setup.distribution.kl(restrict(setup, obs, own), restrict(setup, obs, theirs))
 
 
 def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
@@ -374,13 +387,7 @@ def improve(
     """One step of the optimiser on one minibatch, whose gradient may be computed in pieces."""
     params, opt_state = carry
     gradient = jax.grad(partial(loss, setup, state), has_aux=True)
-    if setup.config.grad_accumulation == 1:
-        grads, metrics = gradient(params, batch)
-    else:  # every term is a weighted sum, so the pieces' gradients add up to the whole's
-        pieces = trees.split_axis(batch, setup.config.grad_accumulation)
-        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, batch))
-        add = lambda total, piece: (jax.tree.map(jnp.add, total, gradient(params, piece)), None)
-        (grads, metrics), _ = jax.lax.scan(add, zero, pieces)
+    grads, metrics = in_pieces(gradient, params, batch, setup.config.grad_accumulation)
     grads, metrics = add_up((grads, metrics), setup.data)  # each device's is its samples' part of the sum
     grads = jax.lax.pmean(grads, setup.across) if setup.across else grads
     updates, opt_state = optimiser(state.hypers).update(grads, opt_state, params)
@@ -400,6 +407,7 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
         outputs, value = sequences.read(params, batch.start, batch.obs, batch.begins)
     else:
         outputs, value = params(batch.obs)
+    outputs = restrict(setup, batch.obs, outputs)
     log_ratio = distribution.log_prob(outputs, batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     total = lambda x: jnp.sum(x * batch.weight)
@@ -455,3 +463,8 @@ def optimiser(hypers: Hypers) -> optax.GradientTransformation:
 def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
     """Observations as the network sees them."""
     return observations.standardise(obs, state.statistics.obs, setup.config.clip_obs)
+
+
+def restrict(setup: Setup, obs: Tree, outputs: Array) -> Array:
+    """The policy's outputs where what the environment forbids cannot be chosen."""
+    return masks.restrict(setup.spec.action, obs, outputs)

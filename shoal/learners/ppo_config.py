@@ -32,6 +32,8 @@ class Hypers(NamedTuple):
     reward_floor: Array
     bootstrap_clip: Array
     bootstrap_floor: Array
+    intrinsic_coef: Array
+    extrinsic_coef: Array
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,28 @@ class PPOConfig:
     schedules: tuple[str, ...] = ()
     """Hyperparameters that change over the run: NAME=SHAPE(END, N steps), or iterations, or the whole run,
     e.g. "learning_rate=linear(1e-4, 200 iterations)"; the shapes are linear, log and step."""
+    split_start: int | None = None
+    """Send the first so many numbers of an observation, and the rest, through layers of their own first."""
+    split_keys: tuple[str, ...] = ()
+    """The same for named observations: the names of those that go together."""
+    split_hidden: tuple[int, ...] = (64, 64)
+    """Sizes of those layers; their outputs, side by side, go on through the hidden layers."""
+    curiosity: bool = False
+    """Reward what the learner's own model of the world gets wrong (Pathak et al. 2017)."""
+    intrinsic_coef: float = 1.0
+    """Weight of that bonus."""
+    extrinsic_coef: float = 1.0
+    """Weight of the environment's own rewards beside it."""
+    intrinsic_scale: float = 0.01
+    """The bonus is half the model's squared error times this."""
+    icm_beta: float = 0.8
+    """How much of the model's loss is the inverse model's (which action was it?); the rest the forward's."""
+    icm_size: int = 128
+    """Features of an observation, and the width of the model's hidden layers."""
+    icm_learning_rate: float = 3e-4
+    """The step size of the model's own Adam."""
+    augment: bool = False
+    """Learn from the variants of every observation that the environment offers, too."""
 
     evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_coef", "ent_coef")
     """What a population changes unless told."""
@@ -191,6 +215,10 @@ class PPOConfig:
                 raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 <= self.gae_lambda <= 1:
             raise ShoalError("learning_rate must be positive, gamma and gae_lambda between 0 and 1")
+        if self.split_start is not None and self.split_keys:
+            raise ShoalError("observations are split at a number (split_start) or by split_keys, not both")
+        if not self.split_hidden:
+            raise ShoalError("split_hidden must have at least one layer, e.g. 64 64")
         if self.comm_penalty_coeff < 0 or self.prox_coef < 0:
             raise ShoalError("comm_penalty_coeff and prox_coef must not be negative")
         if self.huber_delta <= 0:
@@ -202,6 +230,7 @@ class PPOConfig:
                 f"num_minibatches {self.num_minibatches} x grad_accumulation {self.grad_accumulation} "
                 f"does not divide num_envs {self.num_envs} x num_steps {self.num_steps} = {self.rollout_size}"
             )
+        self._check_curiosity()
         if self.remembers:
             check_division(self.num_envs, self.num_minibatches * self.grad_accumulation)
 
@@ -216,3 +245,14 @@ class PPOConfig:
                 raise ShoalError(f"{clip} must not be negative without a {floor}")
             if isinstance(high, int | float) and low is not None and low > high:
                 raise ShoalError(f"{floor} {low} must not lie above {clip} {high}")
+
+    def _check_curiosity(self) -> None:
+        if self.icm_size < 1 or self.icm_learning_rate <= 0 or not 0 <= self.icm_beta <= 1:
+            raise ShoalError("icm_size and icm_learning_rate must be positive, icm_beta between 0 and 1")
+        if min(self.intrinsic_coef, self.extrinsic_coef, self.intrinsic_scale) < 0:
+            raise ShoalError("intrinsic_coef, extrinsic_coef and intrinsic_scale must not be negative")
+        if self.augment and self.remembers:
+            raise ShoalError(
+                "augment: what a policy with memory would remember of variants it never saw is not known; "
+                "say --memory none or --no-augment"
+            )

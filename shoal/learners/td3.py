@@ -18,7 +18,7 @@ from shoal import trees
 from shoal.learners import gradients, observations, replay
 from shoal.learners.replay import Past, ReplayConfig, Transition, check_at_least_one
 from shoal.networks import ActionValue, Policy, make_action_value, make_policy
-from shoal.ops import advice
+from shoal.ops import advice, masks
 from shoal.ops.statistics import weighted_mean
 from shoal.types import Box, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree
 
@@ -127,6 +127,7 @@ def td3(config: TD3Config, spec: EnvSpec, across: tuple[str, ...] = ()) -> Learn
         np.isfinite([*np.ravel(bounds.low), *np.ravel(bounds.high)])
     ):
         raise ShoalError(f"td3 needs continuous actions between bounds, which {spec.name} does not have")
+    masks.check(spec)
     setup = Setup(config, spec, prod(bounds.shape), across)
     functions = (init, draw, act, update, opinion, distance, value, visit)
     bound = {function.__name__: partial(function, setup) for function in functions}
@@ -181,7 +182,7 @@ def act(
         keep = 1 - setup.config.ou_theta
         noise = keep * memory.wander + (1 - keep**2) ** 0.5 * noise
         memory = memory._replace(wander=noise)
-    chosen = policy(state.params.actor, standardise(setup, state, obs))
+    chosen = policy(setup, state.params.actor, standardise(setup, state, obs))
     noisy = jnp.clip(chosen + state.hypers.exploration_noise * noise, -1, 1)
     return to_bounds(setup.spec.action, jnp.where(memory.past.warm, random, noisy)), memory
 
@@ -244,7 +245,7 @@ def learn(
     delay = setup.config.policy_delay
     start = (state.params, state.opt_state)
     critic_step = partial(improve_critics, setup, state)
-    judge = partial(targets, state.hypers)
+    judge = partial(targets, setup, state.hypers)
 
     def follow(carry, batch):
         carry, metrics = improve_actor(setup, state, rollout, carry, batch)
@@ -275,11 +276,12 @@ def learn(
     return carry, metrics | {"loss/total": jnp.asarray(total)}
 
 
-def targets(hypers: Hypers, params: Params, batch: Transition, noise: Array) -> Array:
+def targets(setup: Setup, hypers: Hypers, params: Params, batch: Transition, noise: Array) -> Array:
     """r + gamma^n min_i Q'_i(s', clip(pi'(s') + clip(noise)))."""
     bound = hypers.target_noise_clip
     smoothing = jnp.clip(hypers.target_noise * noise, -bound, bound)
-    next_action = jnp.clip(policy(params.target_actor, batch.next_obs) + smoothing, -1, 1)
+    next_action = jnp.clip(policy(setup, params.target_actor, batch.next_obs) + smoothing, -1, 1)
+    next_action = in_play(setup.spec.action, next_action)
     first, second = (critic(batch.next_obs, next_action) for critic in params.target_critic)
     reward, discount = replay.discounted(batch, hypers.gamma)
     return reward + discount * jnp.minimum(first, second)
@@ -318,14 +320,14 @@ def improve_actor(
     (params, opt_state), hypers = carry, state.hypers
 
     def loss(actor: Policy) -> tuple[Array, dict[str, Array]]:
-        action = policy(actor, batch.obs)
+        action = policy(setup, actor, batch.obs)
         terms = {"loss/actor": -jnp.mean(params.critic[0](batch.obs, action))}
         if setup.config.prox_coef:
             anchor = state.anchor.actor
-            theirs = policy(anchor, batch.obs)
+            theirs = policy(setup, anchor, batch.obs)
             terms["loss/actor_prox"] = hypers.prox_coef * apart(setup, actor, anchor, [action], [theirs])
         if rollout.advice:
-            own, valid = policy(actor, rollout.obs), rollout.valid.astype(jnp.float32)
+            own, valid = policy(setup, actor, rollout.obs), rollout.valid.astype(jnp.float32)
             theirs = sum(advice.squared_distance(own, given) for given in rollout.advice)
             terms["loss/neighbours"] = hypers.comm_penalty_coeff * weighted_mean(theirs, valid)
         return jnp.asarray(sum(terms.values())), terms
@@ -354,25 +356,36 @@ def apart(setup: Setup, own: Tree, anchor: Tree, outputs: list[Array], theirs: l
 
 def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
     """The policy's actions and their squared lengths: what a sum of squared distances is made of."""
-    return advice.opinion_on_outputs(policy(state.params.actor, standardise(setup, state, obs)))
+    return advice.opinion_on_outputs(policy(setup, state.params.actor, standardise(setup, state, obs)))
 
 
 def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
     """The squared distance between two policies' actions at each observation."""
-    own = policy(state.params.actor, standardise(setup, state, obs))
-    theirs = policy(other.params.actor, standardise(setup, other, obs))
+    own = policy(setup, state.params.actor, standardise(setup, state, obs))
+    theirs = policy(setup, other.params.actor, standardise(setup, other, obs))
     return jnp.sum((own - theirs) ** 2, -1)
 
 
 def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
     """Q_1(s, pi(s))."""
     obs = standardise(setup, state, obs)
-    return state.params.critic[0](obs, policy(state.params.actor, obs))
+    return state.params.critic[0](obs, policy(setup, state.params.actor, obs))
 
 
-def policy(actor: Policy, obs: Tree) -> Array:
+def policy(setup: Setup, actor: Policy, obs: Tree) -> Array:
     """Actions between -1 and 1, (..., A)."""
-    return jnp.tanh(actor(obs))
+    return in_play(setup.spec.action, jnp.tanh(actor(obs)))
+
+
+def in_play(space: Box, action: Array) -> Array:
+    """Actions of [-1, 1] with 0 in place of those whose bounds leave no choice, (..., A).
+
+    A critic that saw them would learn nothing of them, and the actor would believe what it says.
+    """
+    low, high = (np.broadcast_to(bound, space.shape).ravel() for bound in (space.low, space.high))
+    if np.all(high > low):
+        return action
+    return jnp.where(jnp.broadcast_to(high > low, action.shape), action, 0.0)
 
 
 def to_bounds(space: Box, action: Array) -> Array:
@@ -385,8 +398,9 @@ def to_bounds(space: Box, action: Array) -> Array:
 def from_bounds(space: Box, action: Array) -> Array:
     """The way back, flat."""
     low, high = (jnp.broadcast_to(jnp.float32(bound), action.shape) for bound in (space.low, space.high))
-    scaled = 2 * (action - low) / (high - low) - 1
-    return scaled.reshape(*action.shape[: action.ndim - len(space.shape)], prod(space.shape))
+    scaled = 2 * (action - low) / jnp.where(high > low, high - low, 1.0) - 1
+    flat = scaled.reshape(*action.shape[: action.ndim - len(space.shape)], prod(space.shape))
+    return in_play(space, flat)
 
 
 def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:

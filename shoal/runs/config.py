@@ -82,8 +82,9 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
     _refuse_unknown(settings.keys() - inner - outer - EXCHANGE_NAMES)
     if "env" not in settings:
         raise ShoalError("no environment is named")
-    if isinstance(settings.get("hidden"), list | int):
-        settings["hidden"] = tuple(np.atleast_1d(settings["hidden"]).tolist())
+    for name, one in {"hidden": int, "split_hidden": int, "split_keys": str}.items():
+        if isinstance(settings.get(name), list | one):
+            settings[name] = tuple(np.atleast_1d(settings[name]).tolist())
     for name, form in LISTS.items():
         if settings.get(name) is not None:
             settings[name] = _listed(name, settings[name], form)

@@ -55,7 +55,7 @@ def portrait(run: Path, folder: Path, seed: int = 0) -> list[Path]:
 
 def _portrait(run: Path, folder: Path, seed: int) -> list[Path]:
     config = from_settings(read_settings(run / "config.yaml"))
-    num_numbers = _num_numbers(make(config.env, **config.env_options).spec)
+    num_numbers = _num_numbers(make(config.env, **config.options).spec)
     if newest_meta(run / "checkpoints") is None or not 0 < num_numbers <= MOST_NUMBERS:
         return []
     opened = open_run(run)

@@ -78,7 +78,7 @@ def open_session(
     processes run it together, the first one reads and writes the folder.
     """
     config.check()
-    recipe = make(config.env, **config.env_options)
+    recipe = make(config.env, **config.options)
     folder = Path(folder or default_folder(config))
     devices = mesh_for(config, recipe.spec, mesh)
     connect()
@@ -244,7 +244,7 @@ class Opened(NamedTuple):
 def open_run(folder: Path, which: str = "latest") -> Opened:
     """The learners of a run, from its newest or its best checkpoint."""
     config = from_settings(read_settings(Path(folder) / "config.yaml"))
-    recipe = make(config.env, **config.env_options)
+    recipe = make(config.env, **config.options)
     learner = make_learner(config, recipe.spec)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.learners))
     like = {"cohort": jax.eval_shape(jax.vmap(learner.init), keys)}
@@ -279,7 +279,7 @@ def choose(opened: Opened, which: str) -> tuple[list[int | str], LearnerState]:
 
 def on_levels(opened: Opened, which: str | None) -> tuple[Opened, str]:
     """The run on some of its game's levels (seen, unseen, all), and what to call that world."""
-    env, options = opened.config.env, opened.config.env_options
+    env, options = opened.config.env, opened.config.options
     if not has_levels(env, options):
         if which is not None:
             raise ShoalError(f"{env} has no levels to choose (no options start_level and num_levels)")

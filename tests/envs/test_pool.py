@@ -140,11 +140,32 @@ def test_named_observations():
     assert steps.obs["direction"].sum(-1).tolist() == [[1.0, 1.0]] * 3  # one-hot
 
 
-def test_whole_number_boxes_are_choices():
-    env = build("BinPack-v2", [1])
-    assert env.spec.action == MultiDiscrete((40, 20))
-    _, steps = play(env, np.zeros((2, 1, 2), np.int32))
-    assert "ems/x1" in steps.obs
+def test_whole_number_boxes_are_choices_and_masks_side_by_side_stay_so():
+    env = build("Cleaner-v0", [1])
+    assert env.spec.action == MultiDiscrete((4, 4, 4))
+    assert env.spec.observation["action_mask"].shape == (3, 4)
+
+
+def test_combinations_that_a_mask_is_of_are_one_choice():
+    """Tetris: rotation r in column c, where the mask allows it; the 10 r + c-th of 40 choices."""
+    env = build("Tetris-v0", [1])
+    assert env.spec.action == Discrete(40)
+    first, _ = play(env, np.zeros((1, 1), np.int32))
+    allowed = np.flatnonzero(first.obs["action_mask"][0])
+    raw = envpool.make_gymnasium("Tetris-v0", num_envs=1, env_seed=[1], num_threads=1)
+    raw.reset()
+    _, steps = play(build("Tetris-v0", [1]), np.full((1, 1), allowed[-1], np.int32))
+    obs, *_ = raw.step(np.array([[allowed[-1] // 10, allowed[-1] % 10]], np.int32))
+    np.testing.assert_array_equal(steps.obs["grid"][0, 0], obs["grid"][0])
+    assert obs["grid"].any()
+
+
+def test_a_mask_told_beside_the_observation_becomes_a_part_of_it():
+    first, _ = play(build("Play2048-v1", [1, 2]), np.zeros((1, 2), np.int32))
+    raw = envpool.make_gymnasium("Play2048-v1", num_envs=2, env_seed=[1, 2], num_threads=1)
+    obs, info = raw.reset()
+    np.testing.assert_array_equal(first.obs["obs"], obs)
+    np.testing.assert_array_equal(first.obs["action_mask"], info["legal_action_mask"])
 
 
 def test_atari_images_are_channels_last():

@@ -40,6 +40,17 @@ def test_actions_fit_their_bounds_without_promoting_ranks(kind):
     assert td3.from_bounds(space, td3.to_bounds(space, action)).shape == action.shape
 
 
+def test_an_action_whose_bounds_are_equal_is_neither_learned_nor_undefined():
+    """The second of three can only be 0.5: it is 0 inside, whatever an actor says, and 0.5 outside."""
+    space = Box((3,), np.array([-1.0, 0.5, 0.0]), np.array([1.0, 0.5, 2.0]))
+    setup = td3.Setup(TD3Config(**SMALL), EnvSpec("fixed", "jax", Box((3,)), space), 3)
+    chosen = td3.policy(setup, lambda obs: jnp.full((1, 3), 0.3), jnp.zeros((1, 3)))
+    np.testing.assert_allclose(chosen, [[np.tanh(0.3), 0.0, np.tanh(0.3)]], rtol=1e-6)
+    outside = td3.to_bounds(space, jnp.array([[0.5, 0.7, -0.5]]))
+    np.testing.assert_allclose(outside, [[0.5, 0.5, 0.5]])
+    np.testing.assert_allclose(td3.from_bounds(space, outside), [[0.5, 0.0, -0.5]])
+
+
 def spec(kind="asymmetric", shape=(3,)):
     return EnvSpec(kind, "jax", Box(shape), SPACES[kind])
 
@@ -302,7 +313,7 @@ def test_smoothing_stays_within_asymmetric_bounds():
     hypers = state.hypers._replace(target_noise=jnp.float32(3.0), target_noise_clip=jnp.float32(2.5))
     spied = state.params._replace(target_critic=(Spy(), Spy()))
     noise = jax.random.normal(KEY, (64, 3))
-    td3.targets(hypers, spied, batch, noise)
+    td3.targets(td3.Setup(TD3Config(**SMALL), spec(), 3), hypers, spied, batch, noise)
     (first, second) = met
     np.testing.assert_array_equal(first, second)
     assert np.abs(first).max() == 1

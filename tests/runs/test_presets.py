@@ -10,7 +10,15 @@ import shoal.runs
 
 PRESETS = yaml.safe_load((Path(shoal.runs.__path__[0]) / "presets.yaml").read_text(encoding="utf-8"))["ppo"]
 
-POSITIVE_INTEGERS = {"steps", "num_envs", "num_steps", "num_minibatches", "update_epochs", "memory_size"}
+POSITIVE_INTEGERS = {
+    "steps",
+    "num_envs",
+    "num_steps",
+    "num_minibatches",
+    "update_epochs",
+    "memory_size",
+    "frame_stack",
+}
 FRACTIONS = {"gamma", "gae_lambda"}
 NOT_NEGATIVE = {"learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm", "clip_obs"}
 SWITCHES = {"anneal_lr", "anneal_clip", "anneal_ent", "clip_vloss", "norm_obs", "norm_reward"}
@@ -109,6 +117,7 @@ def test_minibatches_have_the_size_they_have_in_the_zoo(environment, batch):
         ("Pong-v5", "Pong-v5"),
         ("Mine-v5", None),
         ("ALE/Pong-v5", "ALE/*-v5"),
+        ("ALE/Pong-ram-v5", "ALE/*-ram-v5"),
         ("BigfishEasy-v0", "*Easy-v0"),
         ("StarpilotHard-v0", "*Hard-v0"),
         ("ReacherEasy-v1", None),

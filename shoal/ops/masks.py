@@ -1,0 +1,82 @@
+"""Action masks: which choices an environment allows at each observation.
+
+An environment whose observations are named says so in a part called `action_mask`: one entry per choice, of
+several choices side by side, 0 where it is forbidden; of switches, 0 where one stays off. A choice of which
+nothing is allowed, as at an episode's end, counts as free.
+"""
+
+from math import prod
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shoal.types import ActionSpace, Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete, ShoalError, Tree
+
+ACTION_MASK = "action_mask"
+"""What the part of an observation is called that says what is allowed."""
+
+FORBIDDEN = -1e9
+"""The logit, or value, of what is forbidden: its probability is 0, and nothing that follows is infinite."""
+
+
+def visible(parts: Tree) -> Tree:
+    """Named observations, or their spaces, without the mask: what a network sees of them.
+
+    >>> visible({"obs": 1, "action_mask": 2})
+    {'obs': 1}
+    """
+    return {name: x for name, x in parts.items() if name != ACTION_MASK} if isinstance(parts, dict) else parts
+
+
+def allowed(space: ActionSpace, obs: Tree, shape: tuple[int, ...]) -> Array | None:
+    """What may be chosen, bool in the shape (..., num_outputs) of a policy's outputs; None if anything may.
+
+    >>> allowed(Discrete(3), {"action_mask": jnp.array([[1, 0, 1], [0, 0, 0]])}, (2, 3)).tolist()
+    [[True, False, True], [True, True, True]]
+    """
+    if not isinstance(obs, dict) or ACTION_MASK not in obs:
+        return None
+    mask = (obs[ACTION_MASK] != 0).reshape(shape)
+    if isinstance(space, MultiBinary):
+        return mask
+    cuts = [int(cut) for cut in np.cumsum(_nums(space))[:-1]]
+    return jnp.concatenate([part | ~part.any(-1, keepdims=True) for part in jnp.split(mask, cuts, -1)], -1)
+
+
+def restrict(space: ActionSpace, obs: Tree, outputs: Array) -> Array:
+    """A policy's logits, or the values of actions, where what is forbidden cannot be chosen."""
+    mask = allowed(space, obs, outputs.shape)
+    return outputs if mask is None else jnp.where(mask, outputs, FORBIDDEN)
+
+
+def check(spec: EnvSpec) -> None:
+    """Raise where an environment's mask does not fit its actions."""
+    if not isinstance(spec.observation, dict) or ACTION_MASK not in spec.observation:
+        return
+    if isinstance(spec.action, Box):
+        raise ShoalError(
+            f"{spec.name}: an action_mask is for choices, not for continuous actions; "
+            "call that part of the observation something else"
+        )
+    entries, choices = prod(spec.observation[ACTION_MASK].shape), sum(_nums(spec.action))
+    if entries != choices:
+        raise ShoalError(
+            f"{spec.name}: its action_mask has {entries} entries, its actions {choices} choices; "
+            "they must be one to one, several choices side by side"
+        )
+    if not visible(spec.observation):
+        raise ShoalError(f"{spec.name}: there is nothing to observe beside the action_mask; add a part")
+
+
+def _nums(space: ActionSpace) -> tuple[int, ...]:
+    """How many choices there are, of each."""
+    match space:
+        case Discrete(num):
+            return (num,)
+        case MultiDiscrete(nums):
+            return nums
+        case MultiBinary(num):
+            return (num,)
+        case Box():
+            return ()

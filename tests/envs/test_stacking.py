@@ -1,0 +1,83 @@
+"""Frame stacks against stacks made by hand from single observations, whatever the environment is made of."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.envs.make import make
+from shoal.envs.stacking import appended, repeated, stacked_space
+from shoal.types import Box, ShoalError
+
+ROWS, ROLLOUT = 2, 12
+
+
+def play(recipe, num_rollouts=3):
+    """Observations (1 + T, N, ...) and where they begin an episode, in rollouts of one compiled program."""
+    env = recipe.build(np.arange(ROWS, dtype=np.uint32)[None], False)
+    keys = jax.random.split(jax.random.key(3), ROWS)
+    params = jax.tree.map(lambda x: jnp.full(ROWS, x, jnp.float32), recipe.spec.params)
+
+    @jax.jit
+    def rollout(state, actions):
+        chance = env.draw(keys, state, ROLLOUT)
+        return jax.lax.scan(lambda state, now: env.step(state, *now), state, (actions, chance))
+
+    state, step = jax.jit(env.reset)(keys, params)
+    seen, begins = [jax.tree.map(lambda x: x[None], step.obs)], [~step.valid[None]]
+    actions = jnp.asarray(np.random.default_rng(0).integers(0, 2, (num_rollouts, ROLLOUT, ROWS)), jnp.int32)
+    for some in actions:
+        state, steps = rollout(state, some)
+        seen.append(steps.obs)
+        begins.append(~steps.valid)
+    return np.concatenate(seen), np.concatenate(begins)
+
+
+def by_hand(single, begins, num_frames):
+    """The last frames of each episode, its first in place of those before it."""
+    stacks = np.zeros((*single.shape[:-1], num_frames * single.shape[-1]), single.dtype)
+    for row in range(single.shape[1]):
+        frames = []
+        for t, now in enumerate(single[:, row]):
+            frames = [now] * num_frames if begins[t, row] else [*frames[1:], now]
+            stacks[t, row] = np.concatenate(frames, -1)
+    return stacks
+
+
+@pytest.mark.parametrize("name", ["CartPoleNoVel-v1", "envpool:CartPole-v1", "gym:CartPole-v1"])
+def test_stacks_are_of_the_last_frames_of_the_episode(name):
+    single, begins = play(make(name))
+    assert begins[1:].any(0).all()  # every row ends an episode on the way
+    stacked, stacked_begins = play(make(name, frame_stack=3))
+    np.testing.assert_array_equal(stacked_begins, begins)
+    np.testing.assert_array_equal(stacked, by_hand(single, begins, 3))
+    assert make(name, frame_stack=3).spec.observation.shape == stacked.shape[2:]
+
+
+def test_pictures_are_stacked_by_channel_parts_by_name_and_masks_not_at_all():
+    space = {
+        "colour": Box((4, 5, 3), 0, 255, "uint8"),
+        "grey": Box((4, 5), 0, 255, "uint8"),
+        "vector": Box((2,), np.array([-1.0, -2.0]), np.array([1.0, 2.0])),
+        "action_mask": Box((2,), 0, 1, "bool"),
+    }
+    stacked = stacked_space(space, 2)
+    assert {name: box.shape for name, box in stacked.items()} == {
+        "colour": (4, 5, 6),
+        "grey": (4, 5, 2),
+        "vector": (4,),
+        "action_mask": (2,),
+    }
+    assert stacked["vector"].low.tolist() == [-1, -2, -1, -2]
+    draw = lambda k: {name: jnp.full((3, *box.shape), k, box.dtype) for name, box in space.items()}
+    frames = appended(repeated(draw(0), 2), draw(1), jnp.array([False, True, False]), 2)
+    assert {name: x.shape[1:] for name, x in frames.items()} == {n: box.shape for n, box in stacked.items()}
+    assert frames["colour"][0, 0, 0].tolist() == [0, 0, 0, 1, 1, 1]
+    assert frames["grey"][:, 0, 0].tolist() == [[0, 1], [1, 1], [0, 1]]
+    assert frames["action_mask"].tolist() == [[True, True]] * 3
+
+
+@pytest.mark.parametrize("num", [0, -1, 2.0, True, "4"])
+def test_a_stack_is_a_whole_number_of_frames(num):
+    with pytest.raises(ShoalError, match=r"^frame_stack counts observations, 1 or more, not "):
+        make("CartPole-v1", frame_stack=num)

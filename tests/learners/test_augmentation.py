@@ -1,0 +1,190 @@
+"""Augmentation: one update is that of a learner who saw the variants itself, for JAX and for Gymnasium."""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal import trees
+from shoal.envs.functional import from_jax
+from shoal.envs.host import EnvironmentCrashed, gym_recipe, raise_crash
+from shoal.learners import ppo
+from shoal.learners.augmentation import augmented
+from shoal.learners.ppo import PPOConfig
+from shoal.program import make_trainer
+from shoal.settings import TrainConfig
+from shoal.train import train
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout, ShoalError
+
+jax.devices()  # two of them, before a trainer divides the cores its own way
+
+KEY = jax.random.key(0)
+TURN = np.array([[0.0, -1.0], [1.0, 0.0]], np.float32)
+TURNS = np.stack([np.linalg.matrix_power(TURN, k) for k in range(4)])  # (4, 2, 2)
+
+
+def plane(augment=lambda obs: jnp.asarray(TURNS) @ obs) -> JaxEnv:
+    """A point in a plane moves out or in; reward -| |x| - 1 |: turned by 90 degrees it is the same world."""
+
+    def step(key, state, action, params):
+        state = state * jnp.where(action == 1, 1.1, 0.9)
+        distance = jnp.linalg.norm(state)
+        return state, -jnp.abs(distance - 1), distance > 3
+
+    reset = lambda key, params: jax.random.normal(key, (2,))
+    spec = EnvSpec("plane", "jax", Box((2,)), Discrete(2), 7)
+    return JaxEnv(spec, reset, step, lambda state, params: state, augment=augment)
+
+
+CONFIG = PPOConfig(
+    num_envs=2, num_steps=6, num_minibatches=3, update_epochs=2, hidden=(8,), norm_obs=True, norm_reward=True
+)
+
+
+@cache
+def rollout():
+    """Random steps with an end within."""
+    rng = np.random.default_rng(0)
+    terminated, truncated = np.zeros((2, 6, 2), bool)
+    terminated[2, 0] = True
+    valid = np.ones((6, 2), bool)
+    valid[3, 0] = False
+    obs = jnp.float32(rng.normal(size=(7, 2, 2)))
+    action = jnp.asarray(rng.integers(2, size=(6, 2)), jnp.int32)
+    reward = jnp.float32(np.where(valid, rng.normal(size=(6, 2)), 0))
+    ends = map(jnp.asarray, (terminated, truncated, valid))
+    return Rollout(obs[:6], action, reward, *ends, obs[6])
+
+
+def turned_by_hand():
+    """The same in eight environments: those of environment 0 turned by 0, 90, 180, 270 degrees, then of 1."""
+    turn = lambda obs: np.einsum("kij,...ej->...eki", TURNS, obs).reshape(*obs.shape[:-2], 8, 2)
+    every = {
+        name: np.repeat(np.asarray(getattr(rollout(), name)), 4, axis=1)
+        for name in ("action", "reward", "terminated", "truncated", "valid")
+    }
+    return Rollout(obs=turn(rollout().obs), last_obs=turn(rollout().last_obs), **every)
+
+
+def test_an_update_is_that_of_a_learner_who_saw_all_variants():
+    spec = from_jax(plane()).spec
+    make = lambda config: ppo.ppo(config, spec, num_updates=10)
+    learner, plain = augmented(make, CONFIG, spec), make(replace(CONFIG, num_envs=8))
+    state = jax.jit(learner.init)(KEY)
+    assert state.memory.discounted_return.shape == (2,)
+    running = jnp.array([0.5, 2.0])
+    state = state._replace(memory=state.memory._replace(discounted_return=running))
+    wide = state._replace(memory=state.memory._replace(discounted_return=jnp.repeat(running, 4)))
+    after, metrics = jax.jit(learner.update)(KEY, state, rollout())
+    expected, by_hand = jax.jit(plain.update)(KEY, wide, turned_by_hand())
+    returns = expected.memory.discounted_return[::4]
+    expected = expected._replace(memory=expected.memory._replace(discounted_return=returns))
+    close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
+    jax.tree.map(close, (after, metrics), (expected, by_hand))
+    np.testing.assert_allclose(after.statistics.obs["obs"].mean, 0, atol=1e-6)  # of turned pairs
+    assert after.statistics.obs["obs"].count == 4 * 11
+
+
+@cache
+def advanced(mesh):
+    algo = PPOConfig(
+        num_envs=4, num_steps=8, num_minibatches=2, hidden=(8,), norm_obs=True, augment=True, curiosity=True
+    )
+    config = TrainConfig("plane", algo=algo, steps=32 * 6)
+    trainer = make_trainer(config, recipe=from_jax(plane()), mesh=mesh)
+    return trainer.advance(trainer.begin(), jnp.int32(6))
+
+
+def test_two_devices_are_one_and_steps_are_real():
+    """Four environments of eight steps, curious too; the step after an end does not count."""
+    (one, pulse), (two, shared) = advanced("1x1"), advanced("1x2")
+    close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+    jax.tree.map(close, one.cohort, two.cohort)
+    assert pulse.valid_steps.tolist() == shared.valid_steps.tolist()
+    assert 32 * 6 * 0.8 < pulse.valid_steps[0] < 32 * 6
+    assert one.cohort.memory.curiosity.running.shape == (1, 4)
+
+
+class Slope(gymnasium.Env):
+    """A line seen from both sides: x and -x are the same world."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (2,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, wrong=""):
+        self.wrong = wrong
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = self.np_random.normal(size=2)
+        return self.x, {}
+
+    def step(self, action):
+        self.x = self.x * (1.1 if action else 0.9)
+        return self.x, -float(np.abs(self.x).sum()), False, False, {}
+
+    def augment_observation(self, obs):
+        if self.wrong == "later" and not isinstance(obs[0], np.float64):
+            return np.stack([obs] * 3)
+        if self.wrong == "rows":
+            return np.stack([obs[:1], -obs[:1]])
+        return np.stack([-obs, obs] if self.wrong == "order" else [obs, -obs])
+
+
+gymnasium.register("Slope-v0", Slope, max_episode_steps=5)
+GYM = TrainConfig("gym:Slope-v0", algo=replace(CONFIG, augment=True), steps=24, learners=2, reports=1)
+
+
+def test_gymnasium_offers_variants():
+    recipe = gym_recipe("Slope-v0", {})
+    obs = np.float32([[1, 2], [3, 4], [5, 6]])
+    assert recipe.spec.augment.copies == 2
+    found = jax.jit(jax.vmap(recipe.spec.augment.apply))(obs[None])
+    np.testing.assert_array_equal(found, np.stack([obs, -obs], 1)[None])
+    (report,) = train(GYM)
+    moments = report.state.cohort.statistics.obs["obs"]
+    np.testing.assert_allclose(moments.mean, 0, atol=1e-6)
+    assert np.all(moments.count == 2 * 20)  # of 24 steps, 2 x 2 are resets
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("rows", r"Slope-v0: augment_observation must always return rows \(2, 2\), not \(2, 1\)"),
+        ("order", "Slope-v0: the first row of augment_observation must be the observation itself"),
+    ],
+)
+def test_variants_that_are_none(wrong, told):
+    with pytest.raises(ShoalError, match=told):
+        gym_recipe("Slope-v0", {"wrong": wrong})
+
+
+def test_variants_that_change_in_number():
+    """A callback cannot raise: whoever runs the program asks for the crash."""
+    augment = gym_recipe("Slope-v0", {"wrong": "later"}).spec.augment
+    jax.block_until_ready(augment.apply(jnp.ones((3, 2))))
+    with pytest.raises(EnvironmentCrashed, match=r"must always return rows \(2, 2\), not \(3, 2\)"):
+        raise_crash()
+
+
+def test_what_cannot_be_augmented():
+    with pytest.raises(ShoalError, match="CartPole-v1 offers no variants of its observations"):
+        make_trainer(TrainConfig("CartPole-v1", algo=replace(CONFIG, augment=True)))
+    with pytest.raises(ShoalError, match="plane: `augment` must return rows like observations"):
+        from_jax(plane(lambda obs: jnp.stack([obs[:1], obs[1:]])))
+    with pytest.raises(ShoalError, match="say --memory none or --no-augment"):
+        PPOConfig(augment=True, memory="gru")
+    other = replace(from_jax(plane()).spec, observation=Box((4,)))
+    with pytest.raises((ShoalError, TypeError)):
+        augmented(lambda config: trees, CONFIG, other)
+
+
+def test_minibatches_divide_the_rollout_and_so_its_variants():
+    with pytest.raises(ShoalError, match=r"num_minibatches 5 .* does not divide num_envs 2 x num_steps 6"):
+        replace(CONFIG, num_minibatches=5, augment=True)
+    for minibatches in (1, 2, 3, 4, 6, 12):
+        assert replace(CONFIG, num_minibatches=minibatches, num_envs=3 * CONFIG.num_envs)
