@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.ops.advantages import discounted_returns, generalised_advantages
+from shoal.ops.advantages import discounted_returns, generalised_advantages, rewards_to_go
 
 advantages = jax.jit(generalised_advantages)
 
@@ -137,6 +137,29 @@ def test_a_later_rollout_is_seen_only_through_the_bootstrap():
     whole, halves = split_in_two(0.95)
     np.testing.assert_array_equal(whole[4:], halves[4:])
     assert np.abs(whole[:4] - halves[:4]).max() > 0.1
+
+
+def test_rewards_to_go_by_hand():
+    """gamma 1/2, rewards 1, bootstraps 8; column 0 terminates at t = 1, column 1 is truncated there.
+
+    t = 3, both: 1 + 8/2 = 5;  t = 1: 1 and 1 + 8/2 = 5;  t = 0: 1 + 1/2 = 1.5 and 1 + 5/2 = 3.5.
+    """
+    reward = jnp.array([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 1.0]])
+    nobody = [False, False]
+    terminated = jnp.array([nobody, [True, False], nobody, nobody])
+    truncated = jnp.array([nobody, [False, True], nobody, nobody])
+    valid = jnp.array([[True, True], [True, True], nobody, [True, True]])
+    found = rewards_to_go(reward, jnp.full((4, 2), 8.0), terminated, truncated, valid, 0.5)
+    assert found.tolist() == [[1.5, 3.5], [1.0, 5.0], [0.0, 0.0], [5.0, 5.0]]
+
+
+def test_rewards_to_go_are_advantages_that_look_to_the_end_plus_values():
+    rng = np.random.default_rng(4)
+    flags = [jnp.asarray(flag) for flag in episode_flags(rng, 24, 40)]
+    values, reward = jnp.float32(rng.normal(size=(25, 40))), jnp.float32(rng.normal(size=(24, 40)))
+    found = rewards_to_go(reward, values[1:], *flags, 0.9)
+    expected = advantages(reward, values[:-1], values[1:], *flags, 0.9, 1.0) + values[:-1]
+    np.testing.assert_allclose(found, jnp.where(flags[2], expected, 0.0), atol=1e-5)
 
 
 def test_running_returns_begin_anew_after_an_end_and_go_on_across_rollouts():

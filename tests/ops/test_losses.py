@@ -47,6 +47,24 @@ def test_the_value_clip_on_both_sides(value, old_value, target, expected, slope)
     np.testing.assert_allclose(found, [expected, slope], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("value", "expected", "slope"),  # delta 2, target 1
+    [(2.5, 0.5 * 1.5**2, 1.5), (-1.0, 0.5 * 2**2, -2.0), (7.0, 2 * (6 - 1), 2.0), (-9.0, 2 * (10 - 1), -2.0)],
+)
+def test_the_huber_error_grows_no_faster_than_the_error_times_delta(value, expected, slope):
+    found = jax.value_and_grad(losses.huber_error)(value, 1.0, 2.0)
+    np.testing.assert_allclose(found, [expected, slope], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "slope"),  # clip 0.5, the old value 1, the target 4, delta 2
+    [(1.25, 2 * (2.75 - 1), -2.0), (3.0, 2 * (2.5 - 1), 0.0), (9.0, 2 * (5 - 1), 2.0)],
+)
+def test_the_value_clip_with_the_huber_error(value, expected, slope):
+    error = partial(losses.clipped_error, partial(losses.huber_error, delta=2.0))
+    np.testing.assert_allclose(jax.value_and_grad(error)(value, 1.0, 4.0, 0.5), [expected, slope], rtol=1e-6)
+
+
 def test_the_value_error_is_half_a_square():
     assert losses.squared_error(jnp.array([3.0, -1.0]), jnp.array([1.0, -1.0])).tolist() == [2.0, 0.0]
 
