@@ -4,6 +4,7 @@ The oldest comes first. An episode begins with its first observation as often as
 of the episode before is seen.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from shoal.ops.masks import ACTION_MASK
-from shoal.types import Box, Env, EnvRecipe, ObservationSpace, ShoalError, TimeStep, Tree
+from shoal.types import Augmentation, Box, Env, EnvRecipe, ObservationSpace, ShoalError, TimeStep, Tree
 
 AS_IT_IS = (ACTION_MASK, "alive")
 """Parts of an observation that are not stacked."""
@@ -40,7 +41,12 @@ def stack_frames(recipe: EnvRecipe, num_frames: int) -> EnvRecipe:
         raise ShoalError(f"frame_stack counts observations, 1 or more, not {num_frames!r}")
     if num_frames == 1:
         return recipe
-    spec = replace(recipe.spec, observation=stacked_space(recipe.spec.observation, num_frames))
+    space, augment = recipe.spec.observation, recipe.spec.augment
+    spec = replace(
+        recipe.spec,
+        observation=stacked_space(space, num_frames),
+        augment=augment and Augmentation(augment.copies, partial(_variants, augment, space, num_frames)),
+    )
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         env = recipe.build(seeds, rendering)
@@ -100,7 +106,30 @@ def appended(frames: Tree, obs: Tree, begins: Array, num_frames: int) -> Tree:
     return _each_part(append, obs, frames)
 
 
-def _each_part(function, obs: Tree, *others: Tree) -> Tree:
+def _variants(augment: Augmentation, space: ObservationSpace, num_frames: int, stacks: Tree) -> Tree:
+    """Variants of stacks (B, ...), each of the frames' variants of the same number: (B, K, ...)."""
+
+    def frame(k: int, box: Box, x: Array) -> Array:
+        size = x.shape[-1] // num_frames
+        return x[..., k * size : (k + 1) * size].reshape(len(x), *box.shape)
+
+    def join(box: Box, *frames: Array) -> Array:
+        shape = (*frames[0].shape[:2], *_stacked_box(box, 1).shape)
+        return jnp.concatenate([x.reshape(shape) for x in frames], -1)
+
+    def part(function: Callable[..., Array], *trees: Tree) -> Tree:
+        if not isinstance(space, dict):
+            return function(space, *trees)
+        named = {name: [tree[name] for tree in trees] for name in space}
+        return {
+            name: named[name][-1] if name == ACTION_MASK else function(space[name], *named[name])
+            for name in space
+        }
+
+    return part(join, *(augment.apply(part(partial(frame, k), stacks)) for k in range(num_frames)))
+
+
+def _each_part(function: Callable[..., Array], obs: Tree, *others: Tree) -> Tree:
     if not isinstance(obs, dict):
         return function(obs, *others)
     return {

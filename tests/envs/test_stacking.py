@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shoal.envs.make import make
-from shoal.envs.stacking import appended, repeated, stacked_space
-from shoal.types import Box, ShoalError
+from shoal.envs.stacking import appended, repeated, stack_frames, stacked_space
+from shoal.types import Augmentation, Box, Discrete, EnvRecipe, EnvSpec, ShoalError
 
 ROWS, ROLLOUT = 2, 12
 
@@ -75,6 +75,24 @@ def test_pictures_are_stacked_by_channel_parts_by_name_and_masks_not_at_all():
     assert frames["colour"][0, 0, 0].tolist() == [0, 0, 0, 1, 1, 1]
     assert frames["grey"][:, 0, 0].tolist() == [[0, 1], [1, 1], [0, 1]]
     assert frames["action_mask"].tolist() == [[True, True]] * 3
+
+
+def test_variants_of_a_stack_are_stacks_of_variants():
+    """Each frame (x, y) of two has the variants (x, y) and (-x, y), whose mask is the other way round."""
+
+    def mirror(obs):
+        mask = obs["action_mask"]
+        both = obs["obs"][None] * jnp.array([[1.0, 1.0], [-1.0, 1.0]])
+        return {"obs": both, "action_mask": jnp.stack([mask, mask[::-1]])}
+
+    space = {"obs": Box((2,)), "action_mask": Box((2,), 0, 1, "bool")}
+    spec = EnvSpec("Test", "jax", space, Discrete(2), augment=Augmentation(2, jax.vmap(mirror)))
+    augment = stack_frames(EnvRecipe(spec, None), 2).spec.augment
+    seen = {"obs": jnp.array([[1.0, 2.0, 3.0, 4.0]]), "action_mask": jnp.array([[True, False]])}
+    variants = augment.apply(seen)
+    assert augment.copies == 2
+    assert variants["obs"].tolist() == [[[1, 2, 3, 4], [-1, 2, -3, 4]]]
+    assert variants["action_mask"].tolist() == [[[True, False], [False, True]]]
 
 
 @pytest.mark.parametrize("num", [0, -1, 2.0, True, "4"])

@@ -48,7 +48,9 @@ def trained(env, algo, updates=60, learners=2):
 
 
 def test_a_dilemma_ends_in_its_equilibrium():
-    algo = PPOConfig(num_envs=8, num_steps=16, learning_rate=0.01, ent_coef=0.0, hidden=(8,), policies="agent")
+    algo = PPOConfig(
+        num_envs=8, num_steps=16, learning_rate=0.01, ent_coef=0.0, hidden=(8,), policies="agent"
+    )
     found = trained(game(DILEMMA), algo).metrics
     for agent in (0, 1):  # four rounds at 1, give or take what is still tried out
         np.testing.assert_allclose(found[f"return_agent{agent}"], 4.0, atol=0.8)
