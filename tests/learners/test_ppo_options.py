@@ -40,10 +40,14 @@ class Linear(NamedTuple):
         return obs @ self.actor, obs @ self.critic
 
 
+def linear(key, spec, num_outputs):
+    (size,) = spec.observation.shape
+    actor = np.random.default_rng(1).normal(size=(size, num_outputs))
+    return Linear(jnp.float32(actor), jnp.zeros(size))
+
+
 def setup_for(config):
-    actor = jnp.float32(np.random.default_rng(1).normal(size=(4, 2)))
-    make = lambda key, spec, num_outputs: Linear(actor, jnp.zeros(4))
-    return Setup(config, SPEC, distribution_for(SPEC.action), make, num_updates=10)
+    return Setup(config, SPEC, distribution_for(SPEC.action), linear, num_updates=10)
 
 
 @cache
@@ -207,33 +211,30 @@ def test_moments_take_in_targets_before_the_epochs_and_values_are_told_by_the_ol
 
 @pytest.mark.parametrize("settings", [{}, {"norm_value": True, "norm_adv": "batch"}])
 def test_every_epoch_but_the_first_has_new_advantages(settings):
-    """By hand: one step of the optimiser after another, the critic asked in between, old probabilities kept."""
+    """By hand: one step of the optimiser after another, the critic asked in between, the log-probs kept."""
     config = replace(SMALL, recalc_adv=True, **settings)
     setup, rollout = setup_for(config), rollout_of(6)
     before = ppo.init(setup, KEY)
     found, _ = update_of(config)(KEY, before, rollout)
-    first = ppo.assess(setup, before, rollout)
+    assess, improve = (jax.jit(partial(f, setup)) for f in (ppo.assess, ppo.improve))
+    first = assess(before, rollout)
     state = ppo.take_in_targets(setup, before, first)  # of the first update: nothing is annealed yet
     strata = stratify(8, 4, 2)
     carry = (state.params, state.opt_state)
     for epoch, blocks in enumerate(shuffles(KEY, 2, 8, strata, 2)):
         now = first
         if epoch:
-            again = ppo.assess(setup, state._replace(params=carry[0]), rollout)
+            again = assess(state._replace(params=carry[0]), rollout)
             now = first._replace(value=again.value, advantage=again.advantage, target=again.target)
             assert np.any(now.advantage != first.advantage)
         parts = arrange(ppo.as_said(setup, state, now), blocks)
         for i in range(2):
             part = trees.take(parts, i)
             advantage, weight = weigh(config.norm_adv, (), part.advantage, part.weight)
-            carry, _ = improve(setup)(state, carry, part._replace(advantage=advantage, weight=weight))
+            carry, _ = improve(state, carry, part._replace(advantage=advantage, weight=weight))
     assert_close(found.params, carry[0], rtol=1e-4, atol=1e-6)
     off, _ = update_of(replace(config, recalc_adv=False))(KEY, before, rollout)
     assert np.max(np.abs(off.params.actor - found.params.actor)) > 1e-5
-
-
-def improve(setup):
-    return jax.jit(partial(ppo.improve, setup))
 
 
 def test_with_one_epoch_there_is_nothing_to_recalculate():
@@ -268,7 +269,6 @@ ALL = PPOConfig(
     num_steps=16,
     num_minibatches=2,
     update_epochs=2,
-    hidden=(8,),
     learning_rate=0.01,
     norm_reward=True,
     norm_value=True,
@@ -283,7 +283,7 @@ RUN = TrainConfig("Pendulum-v1", algo=ALL, steps=64 * 4, learners=2, seed=3, har
 
 
 def advanced(config, mesh):
-    trainer = make_trainer(config, mesh=mesh)
+    trainer = make_trainer(config, network=linear, mesh=mesh)
     return trainer.advance(trainer.begin(), np.int32(3))
 
 
@@ -306,27 +306,30 @@ def test_cohorts_and_devices_change_no_numbers():
 @pytest.mark.parametrize("hard", [False, True])
 def test_a_hard_reset_begins_new_episodes_and_drops_those_under_way(hard):
     """The counter with a limit of 5 in rollouts of 8 steps: five steps, the end, the reset, two more."""
-    algo = PPOConfig(num_envs=2, num_steps=8, num_minibatches=1, hidden=(4,), norm_reward=True)
+    algo = PPOConfig(num_envs=2, num_steps=8, num_minibatches=1)
     config = TrainConfig("counter", algo=algo, steps=16 * 3, hard_resets=hard)
-    trainer = make_trainer(config, recipe=from_jax(counter(limit=5)))
+    trainer = make_trainer(config, recipe=from_jax(counter(limit=5)), network=linear)
     state = trainer.begin()
+    memory = state.cohort.memory._replace(discounted_return=jnp.full((1, 2), 7.0))
+    state = state._replace(cohort=state.cohort._replace(memory=memory))
     for _ in range(2):
         state, rollout = trainer.stages.collect(state)
-        state, pulse = trainer.stages.update(state, rollout)
-        state, _ = trainer.stages.exchange(state, pulse)
+        state = state._replace(iteration=state.iteration + 1)
     counted = np.asarray(rollout.obs)[:, 0, 0, 0].tolist()
     assert counted == ([0, 1, 2, 3, 4, 5, 0, 1] if hard else [2, 3, 4, 5, 0, 1, 2, 3])
     assert bool(rollout.begins[0].all()) == hard
     episodes = state.worlds.episodes
     assert episodes.returns[0, : episodes.finished[0]].tolist() == [5.0] * 4
     assert episodes.running_length.tolist() == ([[2, 2]] if hard else [[4, 4]])
+    assert state.cohort.memory.discounted_return.tolist() == ([[0, 0]] if hard else [[7, 7]])
 
 
 @pytest.mark.parametrize("backend", ["gym", "envpool"])
 def test_hard_resets_of_environments_outside(backend):
     """CartPoles begin within 0.05 of 0, each rollout elsewhere: the first starts are not replayed."""
-    algo = PPOConfig(num_envs=2, num_steps=4, num_minibatches=1, update_epochs=1, hidden=(4,))
-    trainer = make_trainer(TrainConfig(f"{backend}:CartPole-v1", algo=algo, steps=24, hard_resets=True))
+    algo = PPOConfig(num_envs=2, num_steps=4, num_minibatches=1)
+    config = TrainConfig(f"{backend}:CartPole-v1", algo=algo, steps=24, hard_resets=True)
+    trainer = make_trainer(config, network=linear)
     state, starts = trainer.begin(), []
     for _ in range(3):
         state, rollout = trainer.stages.collect(state)
