@@ -25,7 +25,7 @@ from shoal.learners import gradients, observations
 from shoal.learners.minibatches import arrange, shuffles, stratify
 from shoal.learners.ppo_config import PPOConfig
 from shoal.mesh import DATA, add_up
-from shoal.networks import MLP, Encoder, is_image, make_encoder, xavier
+from shoal.networks import MLP, Encoder, is_image, make_encoder
 from shoal.ops.advantages import discounted_returns
 from shoal.ops.distributions import distribution_for
 from shoal.ops.statistics import weighted_mean
@@ -152,8 +152,9 @@ def make_model(key: Array, config: PPOConfig, spec: EnvSpec) -> Model:
     """Three networks of one hidden layer each; pictures go through convolutions first."""
     key_encoder, key_features, key_inverse, key_forward = jax.random.split(key, 4)
     size = config.icm_size
-    encoder = make_encoder(key_encoder, spec.observation, config.network, xavier)
-    layers = lambda key, num_in, num_out: MLP(key, (num_in, size, num_out), "relu", xavier, xavier)
+    init = jax.nn.initializers.he_uniform()
+    encoder = make_encoder(key_encoder, spec.observation, config.network, init)
+    layers = lambda key, num_in, num_out: MLP(key, (num_in, size, num_out), "relu", init, init)
     return Model(
         encoder=encoder,
         features=layers(key_features, encoder.num_out, size),

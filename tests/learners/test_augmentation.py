@@ -15,6 +15,7 @@ from shoal.envs.host import EnvironmentCrashed, gym_recipe, raise_crash
 from shoal.learners import ppo
 from shoal.learners.augmentation import augmented
 from shoal.learners.ppo import PPOConfig
+from shoal.networks import actor_critic
 from shoal.program import make_trainer
 from shoal.settings import TrainConfig
 from shoal.train import train
@@ -43,6 +44,7 @@ def plane(augment=lambda obs: jnp.asarray(TURNS) @ obs) -> JaxEnv:
 CONFIG = PPOConfig(
     num_envs=2, num_steps=6, num_minibatches=3, update_epochs=2, hidden=(8,), norm_obs=True, norm_reward=True
 )
+NETWORK = actor_critic(hidden=(8,), init="xavier")
 
 
 @cache
@@ -72,7 +74,7 @@ def turned_by_hand():
 
 def test_an_update_is_that_of_a_learner_who_saw_all_variants():
     spec = from_jax(plane()).spec
-    make = lambda config: ppo.ppo(config, spec, num_updates=10)
+    make = lambda config: ppo.ppo(config, spec, num_updates=10, network=NETWORK)
     learner, plain = augmented(make, CONFIG, spec), make(replace(CONFIG, num_envs=8))
     state = jax.jit(learner.init)(KEY)
     assert state.memory.discounted_return.shape == (2,)
@@ -91,11 +93,11 @@ def test_an_update_is_that_of_a_learner_who_saw_all_variants():
 
 @cache
 def advanced(mesh):
-    algo = PPOConfig(
-        num_envs=4, num_steps=8, num_minibatches=2, hidden=(8,), norm_obs=True, augment=True, curiosity=True
+    algo = replace(
+        CONFIG, num_envs=4, num_steps=8, num_minibatches=2, augment=True, curiosity=True, icm_size=8
     )
     config = TrainConfig("plane", algo=algo, steps=32 * 6)
-    trainer = make_trainer(config, recipe=from_jax(plane()), mesh=mesh)
+    trainer = make_trainer(config, recipe=from_jax(plane()), network=NETWORK, mesh=mesh)
     return trainer.advance(trainer.begin(), jnp.int32(6))
 
 
@@ -103,7 +105,8 @@ def test_two_devices_are_one_and_steps_are_real():
     """Four environments of eight steps, curious too; the step after an end does not count."""
     (one, pulse), (two, shared) = advanced("1x1"), advanced("1x2")
     close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
-    jax.tree.map(close, one.cohort, two.cohort)
+    jax.tree.map(close, (one.cohort, pulse.metrics), (two.cohort, shared.metrics))
+    assert pulse.metrics["curiosity/return"] > 0
     assert pulse.valid_steps.tolist() == shared.valid_steps.tolist()
     assert 32 * 6 * 0.8 < pulse.valid_steps[0] < 32 * 6
     assert one.cohort.memory.curiosity.running.shape == (1, 4)

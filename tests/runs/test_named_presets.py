@@ -20,8 +20,11 @@ ENVS = {
 
 def test_a_named_preset_says_all_that_others_say_and_what_it_is_for():
     others = FILE["ppo"]["*Easy-v0"].keys() | {"for", "algo", "grad_accumulation"}
-    assert FILE["named"].keys() == ENVS.keys()
-    assert all(entry.keys() == others for entry in FILE["named"].values())
+    assert FILE["named"].keys() == ENVS.keys() | {"curiosity"}
+    assert all(FILE["named"][name].keys() == others for name in ENVS)
+    curious = {"curiosity", "extrinsic_coef", "icm_size"}
+    assert FILE["named"]["curiosity"].keys() == others - {"grad_accumulation"} | curious
+    assert preset("MountainCar-v0", param_name="curiosity").algo.curiosity
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,6 @@ def test_the_source_is_named(preset):
     [
         ("CartPole-v1", 256),
         ("Acrobot-v1", 64),
-        ("MountainCar-v0", 64),
         ("LunarLander-v3", 64),
         ("LunarLanderContinuous-v3", 64),
         ("BipedalWalker-v3", 64),
