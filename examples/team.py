@@ -1,0 +1,9 @@
+"""Two foragers who must lift together: three teams at once, each sharing one policy and one critic (MAPPO)."""
+
+import shoal
+
+config = shoal.preset("Foraging-8x8-2p-2f-coop-v3", steps=20 * 100_000, learners=3)
+report = None
+for report in shoal.train(config):
+    team, first = report.metrics["return_mean"], report.metrics["return_agent0"]
+    print(f"step {report.step:>9,}  team {team.mean():5.2f}  of which the first agent {first.mean():5.2f}")
