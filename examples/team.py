@@ -1,4 +1,4 @@
-"""Two foragers who must lift together: three teams at once, each sharing one policy and one critic (MAPPO)."""
+"""Two foragers who must lift together: three teams at once, each with one policy and critic (MAPPO)."""
 
 import shoal
 

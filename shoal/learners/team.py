@@ -137,8 +137,12 @@ def act(setup: Setup, state: LearnerState, obs: Tree, noise: Tree, begins: Array
 
 
 def replaced(by_env: Tree, rows: Array, other: Tree, memory: Tree) -> Tree:
-    """The memory, some of its rows taken from another where it has environments as rows."""
-    choose = lambda split, old, new: trees.where_rows(rows, old, new) if split else new
+    """The memory, some of its rows taken from another where it has environments as rows.
+
+    What acting left as it was is the same in both, and need not have these rows.
+    """
+    row = lambda old, new: new if old is new else trees.where_rows(rows, old, new)
+    choose = lambda split, old, new: jax.tree.map(row, old, new) if split else new
     return jax.tree.map(choose, by_env, other, memory)
 
 

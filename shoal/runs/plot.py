@@ -146,6 +146,7 @@ def _plot_run(table: dict[str, np.ndarray], label: str, folder: Path) -> list[Pa
     panels = {
         "losses": begins("loss/") + [name for name in DIAGNOSTICS if name in table],
         "together": begins("disagreement/", "exchange/", "privacy/epsilon"),
+        "team": begins("return_agent", "return_team", "win_rate_team"),
     }
     written = [write_figure(folder / "returns.png", lambda figure: _draw_returns(figure, returns, label))]
     for title, names in panels.items():

@@ -112,9 +112,9 @@ def bounded(spec: EnvSpec, action: Tree) -> np.ndarray:
 
 
 def _num_numbers(spec: EnvSpec) -> int:
-    """Of an observation that is a vector; 0 for any other."""
-    space = spec.observation
-    return space.shape[0] if isinstance(space, Box) and len(space.shape) == 1 else 0
+    """Of an observation that is a vector, of one agent; 0 for any other."""
+    space, alone = spec.observation, spec.agents is None
+    return space.shape[0] if alone and isinstance(space, Box) and len(space.shape) == 1 else 0
 
 
 class _Panel(NamedTuple):

@@ -127,17 +127,25 @@ def profiled(profile: Profile) -> None:
 
 def evaluations(rows: Sequence[Evaluation]) -> None:
     """A table of evaluations."""
-    agents = [name.removeprefix("return_").replace("_", " ") for name in rows[0].agents or {}]
-    columns = ("learner", "episodes", "return", "std", "min", "max", "length", "world", *agents)
-    table = Table(*columns, box=None)
+    table = Table("learner", "episodes", "return", "std", "min", "max", "length", "world", box=None)
     for row in rows:
         numbers = (row.return_mean, row.return_std, row.return_min, row.return_max, row.length_mean)
-        apart = (f"{x:.2f}" for x in (row.agents or {}).values())
-        table.add_row(str(row.learner), str(row.episodes), *(f"{x:.2f}" for x in numbers), row.world, *apart)
+        table.add_row(str(row.learner), str(row.episodes), *(f"{x:.2f}" for x in numbers), row.world)
     console = Console()
     console.print(table)
+    if rows[0].agents:
+        console.print(_by_agent(rows))
     if any(row.world == "seen" for row in rows):
         console.print("own: its own world; seen: all learners' worlds; unseen: a new world every episode")
+
+
+def _by_agent(rows: Sequence[Evaluation]) -> Table:
+    """The returns of agents and teams, and how often each team wins, a line for each."""
+    table = Table("", *(str(row.learner) for row in rows), box=None)
+    for name in rows[0].agents or {}:
+        title = name.removeprefix("return_").replace("_", " ")
+        table.add_row(title, *(f"{(row.agents or {})[name]:.2f}" for row in rows))
+    return table
 
 
 def window(frames: Sequence[np.ndarray], fps: int) -> None:

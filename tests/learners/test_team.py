@@ -239,9 +239,9 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     _, _, rollout = collect(rows, learner, 8, jax.random.split(jax.random.key(2), 1), cohort, worlds)
     expected = np.array([[0, 0], [0, 0], [1, 0], [0, 1]])
     np.testing.assert_array_equal(rollout.action[:, 0], np.broadcast_to(expected, (8, 4, 2)))
-    visiting = learner.visit(state, 4)
-    noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, 4)))
-    greedy, _ = learner.act(visiting, jnp.ones((4, 2, 1)), noise, jnp.ones(4, bool))
+    visiting = learner.visit(state, 7)
+    noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, 7)))
+    greedy, _ = learner.act(visiting, jnp.ones((7, 2, 1)), noise, jnp.ones(7, bool))
     np.testing.assert_array_equal(greedy, 0)
 
     one = jax.tree.map(lambda x: x[:, 0], rollout._replace(last_obs=()))._replace(
