@@ -290,8 +290,8 @@ def matches(own: Opened, other: Opened, which: str, episodes: int, seed: int) ->
     (theirs,), rival = choose(other, "best")
     rows = []
     for title, first, second in (
-        (f"{name} against {theirs}", (own.learner, mine), (other.learner, rival)),
-        (f"{theirs} against {name}", (other.learner, rival), (own.learner, mine)),
+        (f"this {name}, other {theirs}", (own.learner, mine), (other.learner, rival)),
+        (f"other {theirs}, this {name}", (other.learner, rival), (own.learner, mine)),
     ):
         game = match(first[0], second[0], spec)
         returns, lengths = evaluate(own.recipe, game, both(first[1], second[1]), episodes, seed)
