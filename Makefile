@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup check format learn bench docs clean
+.PHONY: demo test setup check format learn bench docs gallery clean
 
 demo: setup
 	$(BIN)/shoal train CartPole-v1 --seed 1
@@ -43,6 +43,11 @@ docs: setup
 	$(BIN)/python docs/images/federation.py
 	$(BIN)/python docs/images/walker.py
 	$(BIN)/python docs/images/pendulum.py
+
+# from the runs of bench/results.py; make gallery RUNS=folder
+RUNS ?= runs/results/ppo
+gallery: setup
+	$(BIN)/python bench/gallery.py --runs $(RUNS)
 
 clean:
 	rm -rf .venv .venv-peers

@@ -2,7 +2,7 @@
 
     python bench/results.py CartPole-v1 Acrobot-v1 ... [--algo td3] [--learners 4] [--out runs/results]
 
-A run that is already there is resumed, or only evaluated.
+A run that is already there is resumed, or only evaluated. Other flags go to `shoal train`.
 """
 
 import argparse
@@ -11,6 +11,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+PAF = {  # ppo_and_friends' README: single runs, steps not told; CartPole is -v0, the others -v2 and -v3
+    "CartPole-v1": 200.0,
+    "Pendulum-v1": -241.6,
+    "Acrobot-v1": -82.0,
+    "MountainCar-v0": -105.1,
+    "MountainCarContinuous-v0": 92.0,
+    "LunarLander-v3": 259.4,
+    "LunarLanderContinuous-v3": 281.7,
+    "BipedalWalker-v3": 319.0,
+    "BipedalWalkerHardcore-v3": 313.0,
+    "InvertedPendulum-v4": 1000.0,
+    "InvertedDoublePendulum-v4": 9318.5,
+    "Ant-v4": 6298.3,
+    "Walker2d-v4": 3530.0,
+    "Hopper-v4": 3211.0,
+    "Swimmer-v4": 131.3,
+    "HalfCheetah-v4": 4157.9,
+    "Humanoid-v4": 6330.9,
+}
 PUBLISHED = {  # rl-baselines3-zoo's benchmark.md and CleanRL's documentation, PPO
     "CartPole-v1": "500.0 (zoo, 100k)",
     "Acrobot-v1": "-73.5 +- 18.2 (zoo, 1M)",
@@ -20,9 +39,17 @@ PUBLISHED = {  # rl-baselines3-zoo's benchmark.md and CleanRL's documentation, P
     "LunarLander-v3": "242.1 +- 31.8 (zoo, -v2, 1M)",
     "LunarLanderContinuous-v3": "270.9 +- 32.1 (zoo, -v2, 1M)",
     "BipedalWalker-v3": "287.9 +- 2.4 (zoo, 5M)",
+    "BipedalWalkerHardcore-v3": "122.4 +- 117.6 (zoo, 100M)",
+    "InvertedPendulum-v4": "963.1 +- 22.2 (CleanRL, 1M)",
+    "InvertedDoublePendulum-v4": "5626 (CleanRL, 8M)",
+    "Ant-v4": "1327 +- 452 (zoo, -v3, 1M); 1824 +- 906 (CleanRL, 8M)",
     "HalfCheetah-v4": "5819 +- 664 (zoo, -v3, 1M); 1443 +- 46 (CleanRL, 1M)",
     "Hopper-v4": "2410 +- 10 (zoo, -v3, 1M); 2383 +- 272 (CleanRL, 1M)",
     "Walker2d-v4": "3479 +- 822 (zoo, -v3, 1M); 2288 +- 572 (CleanRL, 1M)",
+    "Swimmer-v4": "281.6 +- 9.7 (zoo, -v3, 1M); 124.9 +- 22 (CleanRL, 8M)",
+    "Humanoid-v4": "716 +- 49 (CleanRL, 1M); 583 +- 28 (CleanRL, 8M)",
+    "HumanoidStandup-v4": "109326 +- 16162 (CleanRL, 8M)",
+    "Breakout-v5": "398.0 +- 33.3 (zoo, 10M); 414.7 +- 28.1 (CleanRL, 10M)",
 }
 PUBLISHED_TD3 = {
     "Pendulum-v1": "-151.9 (zoo, 20k)",
@@ -42,9 +69,12 @@ def shoal(*arguments: str) -> str:
 
 
 def row(env: str, algo: str, learners: int, out: Path, flags: list[str]) -> str:
+    """Trains, evaluates, and keeps what came of it as evaluation.json (bench/gallery.py reads it)."""
     folder = out / algo / env
     shoal("train", env, "--algo", algo, "--learners", str(learners), "--out", str(folder), *flags)
-    rows = json.loads(shoal("eval", str(folder), "--episodes", "100", "--json"))
+    evaluation = shoal("eval", str(folder), "--episodes", "100", "--json")
+    (folder / "evaluation.json").write_text(evaluation, encoding="utf-8")
+    rows = json.loads(evaluation)
     summary = json.loads((folder / "summary.json").read_text())
     means = [row["return_mean"] for row in rows]
     spread = sum(row["return_std"] for row in rows) / len(rows)
@@ -52,7 +82,7 @@ def row(env: str, algo: str, learners: int, out: Path, flags: list[str]) -> str:
     return (
         f"| {env} | {summary['backend']} | {' '.join(flags) or 'preset'} | {learners} | {summary['steps']:,} "
         f"| {summary['seconds']:.0f} s | **{sum(means) / len(means):.1f}** ({each}) | {spread:.1f} "
-        f"| {(PUBLISHED if algo == 'ppo' else PUBLISHED_TD3).get(env, '')} |"
+        f"| {PAF.get(env, '')} | {(PUBLISHED if algo == 'ppo' else PUBLISHED_TD3).get(env, '')} |"
     )
 
 
