@@ -1,24 +1,28 @@
-"""Worlds of several agents, stepped with random actions: ours in one compiled loop, the packages' in Python.
+"""Worlds of several agents: ours in one compiled loop, the packages' in Python.
 
-    python bench/teams.py [ID ...] [--rows 128] [--seconds 3]
+    python bench/teams.py [ID ...] [--rows 128] [--seconds 3]    # random actions
+    python bench/teams.py --train rware-tiny-2ag-v2              # the preset's learner, on all cores
 
-On a CPU one core does it all and seconds are those it worked for us, since machines are shared. The packages'
-column needs: pip install rware==2.0.0 lbforaging==2.0.0
+With random actions one core does it all and seconds are those it worked for us, since machines are shared;
+training is timed by the clock, the two in turn. Packages: pip install rware==2.0.0 lbforaging==2.0.0
 """
 
 import argparse
 import importlib.util
 import os
+import statistics
+import sys
 import time
 from collections.abc import Callable
 
-if hasattr(os, "sched_setaffinity"):  # before XLA counts the cores
+if hasattr(os, "sched_setaffinity") and "--train" not in sys.argv:  # before XLA counts the cores
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 
 import jax
 import numpy as np
 
-from shoal import make
+from shoal import make, preset
+from shoal.program import make_trainer
 from shoal.types import Env
 
 WORLDS = (
@@ -100,12 +104,41 @@ def theirs(name: str) -> Callable[[], int] | None:
     return turn
 
 
+def training(name: str, rows: int) -> Callable[[], float]:
+    """One iteration of the preset's learner after another, and its steps per second."""
+    trainer = make_trainer(preset(name, num_envs=rows))
+    state = [trainer.begin()]
+
+    def iterate() -> float:
+        begin = time.perf_counter()
+        state[0], pulse = trainer.advance(state[0], jax.numpy.int32(1))
+        return int(np.sum(pulse.valid_steps)) / (time.perf_counter() - begin)
+
+    iterate()
+    return iterate
+
+
+def compare_training(name: str, rows: int, rounds: int = 5) -> None:
+    """Median steps per second of training in our world and in the package's, by turns."""
+    package = "rware" if name.startswith("rware") else "lbforaging"
+    ours, theirs = training(name, rows), training(f"gym:{package}:{name}", rows)
+    pairs = [(ours(), theirs()) for _ in range(rounds)]
+    fast, slow = (statistics.median(rates) for rates in zip(*pairs, strict=True))
+    times = statistics.median(a / b for a, b in pairs)
+    print(f"| {name}, training | {fast:,.0f} | {slow:,.0f} | {times:,.0f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("worlds", nargs="*", default=WORLDS)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--train", action="store_true")
     options = parser.parse_args()
+    if options.train:
+        for name in options.worlds:
+            compare_training(name, options.rows)
+        return
     print(f"| world | ours, {options.rows} rows: steps/s | the package: steps/s | times |\n|---|---|---|---|")
     for name in options.worlds:
         fast, package = per_second(ours(name, options.rows), options.seconds), theirs(name)
