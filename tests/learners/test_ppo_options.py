@@ -339,3 +339,9 @@ def test_hard_resets_of_environments_outside(backend):
         assert np.abs(starts[-1]).max() <= 0.05 < np.abs(rollout.obs).max()
     assert len({tuple(start) for start in starts}) == 3
     assert state.worlds.episodes.running_length.tolist() == [[4, 4]]
+
+
+def test_a_reset_that_goes_on_with_the_same_game_is_refused():
+    config = TrainConfig("Breakout-v5", env_options={"episodic_life": True}, hard_resets=True)
+    with pytest.raises(ShoalError, match="Breakout-v5 does not begin new episodes at any time"):
+        make_trainer(config)
