@@ -385,7 +385,8 @@ def test_hypers_are_scalars_whose_change_takes_effect_and_compiles_nothing():
         "max_grad_norm": 1e-3,
         "target_kl": 1e-12,
     }
-    assert {*new, "kl_goal", "comm_penalty_coeff", "prox_coef"} == {*Hypers._fields}
+    others = {"kl_goal", "comm_penalty_coeff", "prox_coef", "intrinsic_coef", "extrinsic_coef"}
+    assert {*new} | others == {*Hypers._fields}
     before = update(state)
     for name, value in new.items():
         changed = state._replace(hypers=state.hypers._replace(**{name: jnp.float32(value)}))
