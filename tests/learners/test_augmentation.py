@@ -12,11 +12,13 @@ import pytest
 from shoal import trees
 from shoal.envs.functional import from_jax
 from shoal.envs.host import EnvironmentCrashed, gym_recipe, raise_crash
+from shoal.envs.make import register
 from shoal.learners import ppo
 from shoal.learners.augmentation import augmented
 from shoal.learners.ppo import PPOConfig
 from shoal.networks import actor_critic
 from shoal.program import make_trainer
+from shoal.runs.session import open_session, watch
 from shoal.settings import TrainConfig
 from shoal.train import train
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout, ShoalError
@@ -91,13 +93,31 @@ def test_an_update_is_that_of_a_learner_who_saw_all_variants():
     assert after.statistics.obs["obs"].count == 4 * 11
 
 
+register("Plane-v0", plane())
+RUN = TrainConfig(
+    "Plane-v0",
+    algo=PPOConfig(
+        num_envs=4,
+        num_steps=8,
+        num_minibatches=2,
+        hidden=(8,),
+        init="xavier",
+        norm_obs=True,
+        norm_reward=True,
+        learning_rate=0.01,
+        augment=True,
+        curiosity=True,
+        icm_size=8,
+    ),
+    steps=32 * 6,
+    reports=6,
+)
+"""Augmented and curious."""
+
+
 @cache
 def advanced(mesh):
-    algo = replace(
-        CONFIG, num_envs=4, num_steps=8, num_minibatches=2, augment=True, curiosity=True, icm_size=8
-    )
-    config = TrainConfig("plane", algo=algo, steps=32 * 6)
-    trainer = make_trainer(config, recipe=from_jax(plane()), network=NETWORK, mesh=mesh)
+    trainer = make_trainer(RUN, mesh=mesh)
     return trainer.advance(trainer.begin(), jnp.int32(6))
 
 
@@ -110,6 +130,18 @@ def test_two_devices_are_one_and_steps_are_real():
     assert pulse.valid_steps.tolist() == shared.valid_steps.tolist()
     assert 32 * 6 * 0.8 < pulse.valid_steps[0] < 32 * 6
     assert one.cohort.memory.curiosity.running.shape == (1, 4)
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path):
+    """To the bit."""
+    reports = watch(open_session(RUN, tmp_path, mesh="1x1"))
+    next(report for report in reports if report.step >= 32 * 3)
+    reports.close()
+    again = open_session(RUN, tmp_path, mesh="1x1")
+    assert again.resumed_step == 32 * 3
+    *_, last = watch(again)
+    for a, b in zip(*map(jax.tree.leaves, (last.state.cohort, advanced("1x1")[0].cohort)), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 class Slope(gymnasium.Env):

@@ -19,7 +19,6 @@ from shoal.learners.ppo import PPOConfig
 from shoal.networks import actor_critic
 from shoal.ops.statistics import Running
 from shoal.program import make_trainer
-from shoal.runs.session import open_session, watch
 from shoal.settings import TrainConfig
 from shoal.types import (
     Box,
@@ -309,21 +308,3 @@ def test_exchanges_take_curious_learners(kind, settings):
     after, pulse = jax.eval_shape(trainer.advance, begun, jnp.int32(3))
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, begun)
     assert pulse.metrics["curiosity/bonus"].shape == (2,)
-
-
-def test_a_run_goes_on_where_it_stopped(tmp_path):
-    """To the bit."""
-
-    def go_on(folder, until):
-        opened = open_session(RUN, tmp_path / folder, mesh="1x1")
-        reports = watch(opened)
-        report = next(report for report in reports if report.step >= until)
-        reports.close()
-        return opened.resumed_step, report.state.cohort
-
-    _, whole = go_on("whole", RUN.steps)
-    go_on("halves", 32 * 5)
-    resumed, again = go_on("halves", RUN.steps)
-    assert resumed > 0
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(again), strict=True):
-        np.testing.assert_array_equal(a, b)

@@ -385,7 +385,7 @@ def test_hypers_are_scalars_whose_change_takes_effect_and_compiles_nothing():
         "max_grad_norm": 1e-3,
         "target_kl": 1e-12,
     }
-    elsewhere = {"kl_goal", "comm_penalty_coeff", "prox_coef"}
+    elsewhere = {"kl_goal", "comm_penalty_coeff", "prox_coef", "intrinsic_coef", "extrinsic_coef"}
     bounds = {"clip_reward", "reward_floor", "bootstrap_clip", "bootstrap_floor"}
     assert new.keys() | elsewhere | bounds == {*Hypers._fields}
     before = update(state)

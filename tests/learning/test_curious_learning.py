@@ -12,7 +12,8 @@ from shoal.train import train
 LEARNERS = 12
 
 
-def scores(curiosity):
+def scores(intrinsic_coef):
+    """Of a cohort at the end, (L,). One program serves any weight of the bonus."""
     algo = PPOConfig(
         num_envs=8,
         num_steps=32,
@@ -21,7 +22,8 @@ def scores(curiosity):
         learning_rate=0.003,
         anneal_lr=False,
         gamma=0.97,
-        curiosity=curiosity,
+        curiosity=True,
+        intrinsic_coef=intrinsic_coef,
         icm_size=32,
         icm_learning_rate=0.001,
     )
@@ -31,6 +33,6 @@ def scores(curiosity):
 
 
 def test_a_corridor_is_walked_with_curiosity_and_not_without():
-    curious, plain = scores(curiosity=True).mean(), scores(curiosity=False).mean()
+    curious, plain = scores(1.0).mean(), scores(0.0).mean()
     assert curious > 0.6
     assert curious > plain + 0.3
