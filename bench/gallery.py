@@ -22,7 +22,7 @@ from shoal.runs.metrics import read_metrics
 from shoal.runs.plot import PALETTE, pivot, write_figure
 
 DOCS = Path(__file__).parents[1] / "docs"
-STEPS = 300
+STEPS = 200
 """Steps of an episode that are shown."""
 MOST_BYTES = 200_000
 """Of one film; twenty of them make a page that loads."""
@@ -131,8 +131,8 @@ def page(runs: list[Path]) -> str:
     table = [["   "] * COLUMNS, ["---"] * COLUMNS, *rows]
     lines = [f"| {' | '.join(row)} |" for row in table]
     curves = (
-        "Training returns of each learner, their mean, and where it is known the score of ppo_and_friends "
-        "(dashed):\n\n![learning curves](images/gallery.png)\n"
+        "Training returns, of policies that still explore: each learner, their mean, and where it is known the "
+        "score of ppo_and_friends (dashed).\n\n![learning curves](images/gallery.png)\n"
     )
     return INTRODUCTION.format(steps=STEPS) + "\n".join(lines) + "\n\n" + curves
 
