@@ -131,8 +131,8 @@ def page(runs: list[Path]) -> str:
     table = [["   "] * COLUMNS, ["---"] * COLUMNS, *rows]
     lines = [f"| {' | '.join(row)} |" for row in table]
     curves = (
-        "Training returns, of policies that still explore: each learner, their mean, and where it is known the "
-        "score of ppo_and_friends (dashed).\n\n![learning curves](images/gallery.png)\n"
+        "Training returns, of policies that still explore: each learner, their mean, and where it is known "
+        "the score of ppo_and_friends (dashed).\n\n![learning curves](images/gallery.png)\n"
     )
     return INTRODUCTION.format(steps=STEPS) + "\n".join(lines) + "\n\n" + curves
 
