@@ -405,8 +405,8 @@ def host_env(doors: Doors, devices: Sequence[AnyRows], num_rows: int) -> Env:
             raise ShoalError(f"{name} draws no pictures (render_mode rgb_array)")
         return np.asarray(picture, np.uint8)
 
-    nothing = lambda keys, state, num_steps: ()
-    return Env(doors.spec, reset, nothing, step, render, None if doors.scored else restart)
+    no_chance = lambda keys, state, num_steps: ()
+    return Env(doors.spec, reset, no_chance, step, render, None if doors.scored else restart)
 
 
 def _call_rows(name: str, copies: int, rows: Callable[[Tree], Tree], obs: Tree) -> Tree:
