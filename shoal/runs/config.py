@@ -82,7 +82,7 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
     _refuse_unknown(settings.keys() - inner - outer - EXCHANGE_NAMES)
     if "env" not in settings:
         raise ShoalError("no environment is named")
-    for name, one in {"hidden": int, "split_hidden": int, "split_keys": str}.items():
+    for name, one in {"hidden": int, "split_hidden": int, "split_keys": str, "freeze": int}.items():
         if isinstance(settings.get(name), list | one):
             settings[name] = tuple(np.atleast_1d(settings[name]).tolist())
     for name, form in LISTS.items():
