@@ -139,7 +139,7 @@ def test_scores_are_those_of_the_last_hundred_episodes():
         last = sorted(episodes[-collect.WINDOW :])
         ring = sorted(zip(worlds.episodes.returns[learner], worlds.episodes.lengths[learner], strict=True))
         np.testing.assert_allclose(ring, last, atol=1e-5)
-    summary = scores(worlds.episodes)
+    summary = scores(probes.counter().spec, worlds.episodes)
     np.testing.assert_allclose(summary["return_mean"][1], np.mean([r for r, _ in last]), atol=1e-5)
     np.testing.assert_allclose(summary["length_mean"][1], np.mean([n for _, n in last]), atol=1e-5)
 
@@ -147,7 +147,7 @@ def test_scores_are_those_of_the_last_hundred_episodes():
 def test_a_few_episodes_are_averaged_alone(counted):
     """In 14 steps each of the three environments ends episodes at steps 4, 9 and 14."""
     _, worlds = counted
-    summary = scores(worlds.episodes)
+    summary = scores(probes.counter().spec, worlds.episodes)
     assert summary["episodes"].tolist() == [9] * L
     assert summary["return_mean"].tolist() == summary["length_mean"].tolist() == [4.0] * L
     assert summary["return_std"].tolist() == [0.0] * L
@@ -157,7 +157,7 @@ def test_a_few_episodes_are_averaged_alone(counted):
 
 def test_before_the_first_end_there_is_no_score():
     _, worlds = play_two(probes.counter(limit=50), 7)
-    summary = scores(worlds.episodes)
+    summary = scores(probes.counter().spec, worlds.episodes)
     assert summary["episodes"].tolist() == [0] * L
     for name in ("return_mean", "return_std", "length_mean"):
         assert np.isnan(summary[name]).all()
