@@ -1,4 +1,4 @@
-"""Networks: torsos for vectors and images, and the actor-critic built on them.
+"""Networks: encoders of observations, and the actor-critic built on them.
 
 A network is an Equinox module called with observations of any leading shape; every leaf is an array,
 so a cohort of networks is the same module with a leading axis.
@@ -13,21 +13,25 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from shoal.layers import (
+    INITIALIZERS,
+    MLP,
+    Flatten,
+    Halves,
+    Impala,
+    Initializer,
+    NatureCNN,
+    check_activation,
+    is_image,
+    orthogonal,
+)
 from shoal.ops.masks import visible
 from shoal.types import Box, EnvSpec, ObservationSpace, ShoalError, Tree
 
 JOINT, BOTH = "joint", ("agent_id",)
+
+
 """Parts of an observation: what a critic sees of a whole team, and what it sees along with the actor."""
-
-Initializer = Callable[[Array, tuple[int, ...]], Array]
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "tanh": jnp.tanh,
-    "relu": jax.nn.relu,
-    "leaky_relu": jax.nn.leaky_relu,
-    "elu": jax.nn.elu,
-    "silu": jax.nn.silu,
-}
 
 
 class Network(Protocol):
@@ -48,141 +52,6 @@ class Encoder(Protocol):
     num_out: int
 
     def __call__(self, obs: Tree) -> Array: ...
-
-
-@jax.custom_vjp
-def affine(x: Array, weight: Array, bias: Array) -> Array:
-    """x W + b."""
-    y = x @ weight
-    return y + jnp.broadcast_to(bias, y.shape)
-
-
-def _affine_forward(x, weight, bias):
-    return affine(x, weight, bias), (x, weight)
-
-
-def _affine_backward(residual, g):
-    x, weight = residual
-    rows, g_rows = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
-    turned = jax.lax.platform_dependent(rows.T, cpu=jax.lax.optimization_barrier, default=lambda x: x)
-    return g @ weight.T, turned @ g_rows, jnp.sum(g_rows, 0)
-
-
-affine.defvjp(_affine_forward, _affine_backward)
-
-
-class Dense(eqx.Module):
-    """x W + b."""
-
-    weight: Array  # (in, out)
-    bias: Array  # (out,)
-
-    def __init__(self, key: Array, num_in: int, num_out: int, init: Initializer):
-        self.weight = init(key, (num_in, num_out))
-        self.bias = jnp.zeros(num_out)
-
-    def __call__(self, x: Array) -> Array:
-        return affine(x, self.weight, self.bias)
-
-
-class Convolution(eqx.Module):
-    """A convolution over images (B, height, width, channels)."""
-
-    weight: Array  # (k, k, in, out)
-    bias: Array  # (out,)
-    stride: int = eqx.field(static=True)
-    padding: str = eqx.field(static=True)
-
-    def __init__(
-        self, key, size: int, num_in: int, num_out: int, stride: int, padding: str, init: Initializer
-    ):
-        self.weight = init(key, (size, size, num_in, num_out))
-        self.bias = jnp.zeros(num_out)
-        self.stride, self.padding = stride, padding
-
-    def __call__(self, x: Array) -> Array:
-        strides = (self.stride, self.stride)
-        layout = ("NHWC", "HWIO", "NHWC")
-        y = jax.lax.conv_general_dilated(x, self.weight, strides, self.padding, dimension_numbers=layout)
-        return y + jnp.broadcast_to(self.bias, y.shape)
-
-
-class Flatten(eqx.Module):
-    """An observation as one vector; nothing to learn."""
-
-    rank: int = eqx.field(static=True)
-    num_out: int = eqx.field(static=True)
-
-    def __call__(self, obs: Array) -> Array:
-        return obs.reshape(*obs.shape[: obs.ndim - self.rank], self.num_out).astype(jnp.float32)
-
-
-class NatureCNN(eqx.Module):
-    """Three convolutions and a dense layer (Mnih et al. 2015)."""
-
-    layers: list[Convolution]
-    dense: Dense
-    num_out: int = eqx.field(static=True)
-
-    def __init__(self, key: Array, shape: tuple[int, ...], init: Initializer, num_out: int = 512):
-        keys = jax.random.split(key, 4)
-        sizes = [(8, 32, 4), (4, 64, 2), (3, 64, 1)]
-        self.layers, (height, width, channels) = [], shape
-        for layer_key, (size, filters, stride) in zip(keys, sizes, strict=False):
-            self.layers.append(Convolution(layer_key, size, channels, filters, stride, "VALID", init))
-            height, width, channels = (height - size) // stride + 1, (width - size) // stride + 1, filters
-        self.dense = Dense(keys[3], height * width * channels, num_out, init)
-        self.num_out = num_out
-
-    def __call__(self, obs: Array) -> Array:
-        x = _images(obs)
-        for layer in self.layers:
-            x = jax.nn.relu(layer(x))
-        x = jax.nn.relu(self.dense(x.reshape(x.shape[0], -1)))
-        return x.reshape(*obs.shape[:-3], self.num_out)
-
-
-class Residual(eqx.Module):
-    """x + conv(relu(conv(relu(x))))."""
-
-    first: Convolution
-    second: Convolution
-
-    def __init__(self, key: Array, channels: int, init: Initializer):
-        key_first, key_second = jax.random.split(key)
-        self.first = Convolution(key_first, 3, channels, channels, 1, "SAME", init)
-        self.second = Convolution(key_second, 3, channels, channels, 1, "SAME", init)
-
-    def __call__(self, x: Array) -> Array:
-        return x + self.second(jax.nn.relu(self.first(jax.nn.relu(x))))
-
-
-class Impala(eqx.Module):
-    """Three residual blocks of 16, 32 and 32 channels (Espeholt et al. 2018), as Procgen uses them."""
-
-    blocks: list[tuple[Convolution, Residual, Residual]]
-    dense: Dense
-    num_out: int = eqx.field(static=True)
-
-    def __init__(self, key: Array, shape: tuple[int, ...], init: Initializer, num_out: int = 256):
-        key_dense, *block_keys = jax.random.split(key, 4)
-        self.blocks, (height, width, channels) = [], shape
-        for block_key, filters in zip(block_keys, (16, 32, 32), strict=True):
-            keys = jax.random.split(block_key, 3)
-            enter = Convolution(keys[0], 3, channels, filters, 1, "SAME", init)
-            self.blocks.append((enter, Residual(keys[1], filters, init), Residual(keys[2], filters, init)))
-            height, width, channels = (height + 1) // 2, (width + 1) // 2, filters
-        self.dense = Dense(key_dense, height * width * channels, num_out, init)
-        self.num_out = num_out
-
-    def __call__(self, obs: Array) -> Array:
-        x = _images(obs)
-        for enter, first, second in self.blocks:
-            x = enter(x)
-            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-            x = second(first(x))
-        x = jax.nn.relu(self.dense(jax.nn.relu(x).reshape(x.shape[0], -1)))
-        return x.reshape(*obs.shape[:-3], self.num_out)
 
 
 class Joined(eqx.Module):
@@ -217,47 +86,6 @@ def sides(encoder: Encoder) -> tuple[slice, slice]:
     return slice(0, encoder.num_out - joint), slice(encoder.num_out - joint - shared, encoder.num_out)
 
 
-class MLP(eqx.Module):
-    """Dense layers with an activation between them; the first may be two halves."""
-
-    layers: list["Dense | Halves"]
-    activation: str = eqx.field(static=True)
-
-    def __init__(
-        self, key: Array, sizes: tuple[int, ...], activation: str, init: Initializer, last: Initializer
-    ):
-        keys = jax.random.split(key, len(sizes) - 1)
-        inits = [init] * (len(sizes) - 2) + [last]
-        self.layers = [Dense(*args) for args in zip(keys, sizes[:-1], sizes[1:], inits, strict=True)]
-        self.activation = activation
-
-    def __call__(self, x: Array) -> Array:
-        *hidden, last = self.layers
-        for layer in hidden:
-            x = ACTIVATIONS[self.activation](layer(x))
-        return last(x)
-
-
-class Halves(eqx.Module):
-    """The first `start` numbers, and the rest, through layers of their own, side by side."""
-
-    left: MLP
-    right: MLP
-    start: int = eqx.field(static=True)
-    num_out: int = eqx.field(static=True)
-
-    def __init__(
-        self, key: Array, num_in: int, start: int, hidden: tuple[int, ...], activation: str, init: Initializer
-    ):
-        key_left, key_right = jax.random.split(key)
-        self.left = MLP(key_left, (start, *hidden), activation, init, init)
-        self.right = MLP(key_right, (num_in - start, *hidden), activation, init, init)
-        self.start, self.num_out = start, 2 * hidden[-1]
-
-    def __call__(self, x: Array) -> Array:
-        return jnp.concatenate([self.left(x[..., : self.start]), self.right(x[..., self.start :])], -1)
-
-
 class Split(NamedTuple):
     """Which part of an observation goes through layers of its own before it meets the rest.
 
@@ -270,6 +98,8 @@ class Split(NamedTuple):
 
 
 WHOLE = Split()
+
+
 """Nothing is split off."""
 
 
@@ -304,34 +134,6 @@ class ActionValue(eqx.Module):
 
     def __call__(self, obs: Tree, action: Array) -> Array:
         return self.head(jnp.concatenate([self.encoder(obs), action], -1))[..., 0]
-
-
-def orthogonal(gain: float) -> Initializer:
-    """Orthogonal rows, scaled (Saxe et al. 2014)."""
-    return jax.nn.initializers.orthogonal(gain)
-
-
-def xavier(key: Array, shape: tuple[int, ...]) -> Array:
-    """Uniform with variance 2 / (fan in + fan out) (Glorot and Bengio 2010)."""
-    return jax.nn.initializers.glorot_uniform()(key, shape)
-
-
-def fan_in(key: Array, shape: tuple[int, ...]) -> Array:
-    """Uniform within +-1 / sqrt(fan in), as PyTorch begins."""
-    bound = prod(shape[:-1]) ** -0.5
-    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
-
-
-INITIALIZERS: dict[str, Initializer] = {
-    "orthogonal": orthogonal(2**0.5),
-    "xavier": xavier,
-    "fan_in": fan_in,
-}
-
-
-def is_image(box: Box) -> bool:
-    """Whether a box is a picture for convolutions: bytes, (height, width, channels), 36 pixels or more."""
-    return len(box.shape) == 3 and box.dtype == "uint8" and min(box.shape[:2]) >= 36
 
 
 def make_encoder(
@@ -463,12 +265,6 @@ def with_deviation(outputs: Array, log_std: Array | None) -> Array:
     return jnp.concatenate([outputs, jnp.broadcast_to(log_std, outputs.shape)], -1)
 
 
-def check_activation(name: str) -> None:
-    """Raise where there is no such activation."""
-    if name not in ACTIVATIONS:
-        raise ShoalError(f"unknown activation {name!r}; choose from {', '.join(ACTIVATIONS)}")
-
-
 def make_policy(
     key: Array,
     spec: EnvSpec,
@@ -502,7 +298,3 @@ def make_action_value(
     encoder = make_encoder(key_encoder, spec.observation, images, body)
     sizes = (encoder.num_out + num_actions, *hidden, 1)
     return ActionValue(encoder, MLP(key_head, sizes, activation, body, body))
-
-
-def _images(obs: Array) -> Array:
-    return obs.reshape(-1, *obs.shape[-3:]).astype(jnp.float32) / 255

@@ -11,21 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.networks import (
-    ACTIVATIONS,
-    INITIALIZERS,
-    WHOLE,
-    Dense,
-    Encoder,
-    Halves,
-    Split,
-    affine,
-    check_activation,
-    orthogonal,
-    put_together,
-    sides,
-    with_deviation,
-)
+from shoal.layers import ACTIVATIONS, INITIALIZERS, Dense, Halves, affine, check_activation, orthogonal
+from shoal.networks import WHOLE, Encoder, Split, put_together, sides, with_deviation
 from shoal.types import EnvSpec, Tree
 
 Kind: TypeAlias = Literal["lstm", "gru"]

@@ -89,6 +89,11 @@ class EnvSpec:
     """Variants of observations that are as good as the observation; None where it offers none."""
 
 
+def axis_of(agents: int | None) -> tuple[int, ...]:
+    """The axis of agents, where there is one."""
+    return () if agents is None else (agents,)
+
+
 class TimeStep(NamedTuple):
     """What an environment returns, one row per environment.
 

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.layers import Halves
 from shoal.learners.ppo_config import PPOConfig
-from shoal.networks import ActorCritic, Halves, Split, actor_critic
+from shoal.networks import ActorCritic, Split, actor_critic
 from shoal.recurrent import recurrent_actor_critic
 from shoal.types import Box, Discrete, EnvSpec, ShoalError
 

@@ -16,13 +16,13 @@ from shoal.types import (
     Discrete,
     Env,
     EnvRecipe,
-    EnvSpec,
     JaxEnv,
     MultiDiscrete,
     ObservationSpace,
     ShoalError,
     TimeStep,
     Tree,
+    axis_of,
 )
 
 NO_LIMIT = np.iinfo(np.int32).max
@@ -74,7 +74,7 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
 
     def first(state: Tree, params: Tree) -> tuple[Rows, TimeStep]:
         rows = Rows(jax.tree.map(_strong, state), params, steps=jnp.int32(0), over=jnp.bool_(False))
-        no, reward = jnp.bool_(False), jnp.zeros(_axis(env.spec))
+        no, reward = jnp.bool_(False), jnp.zeros(axis_of(env.spec.agents))
         return rows, _time_step(observe(rows), reward, terminated=no, truncated=no, valid=no)
 
     def draw(keys: Array, rows: Rows, num_steps: int) -> Chance:
@@ -142,11 +142,6 @@ def _clip(action: Tree, space: ActionSpace) -> Tree:
     return jnp.clip(action, jnp.asarray(space.low, space.dtype), jnp.asarray(space.high, space.dtype))
 
 
-def _axis(spec: EnvSpec) -> tuple[int, ...]:
-    """The axis of agents, where there is one."""
-    return () if spec.agents is None else (spec.agents,)
-
-
 def _example(space: ActionSpace) -> Array:
     """An action of the right shape."""
     match space:
@@ -162,7 +157,7 @@ def _example(space: ActionSpace) -> Array:
 
 def _check(env: JaxEnv) -> None:
     """Refuse an environment whose functions do not fit each other, without running it."""
-    key, axis = jax.random.key(0), _axis(env.spec)
+    key, axis = jax.random.key(0), axis_of(env.spec.agents)
     action = jnp.broadcast_to(example := _example(env.spec.action), (*axis, *example.shape))
     params = jax.tree.map(jnp.asarray, env.spec.params)
     state = jax.eval_shape(env.reset, key, params)

@@ -35,6 +35,7 @@ from shoal.types import (
     ShoalError,
     TimeStep,
     Tree,
+    axis_of,
 )
 
 if TYPE_CHECKING:
@@ -428,11 +429,6 @@ def _state_and_time_step(answer: tuple) -> tuple[HostState, TimeStep]:
     token, obs, reward, terminated, truncated, valid, *over = answer
     score = {"episode_over": over[0]} if over else {}
     return HostState(token), TimeStep(obs, reward, terminated, truncated, valid, info=score)
-
-
-def axis_of(agents: int | None) -> tuple[int, ...]:
-    """The axis of agents, where there is one."""
-    return () if agents is None else (agents,)
 
 
 def _blank(observation: ObservationSpace, axes: tuple[int, ...]) -> Tree:

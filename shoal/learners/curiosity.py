@@ -21,11 +21,12 @@ import optax
 from jax import Array
 
 from shoal import trees
+from shoal.layers import MLP, is_image
 from shoal.learners import gradients, observations
 from shoal.learners.minibatches import arrange, shuffles, stratify
 from shoal.learners.ppo_config import PPOConfig
 from shoal.mesh import DATA, add_up
-from shoal.networks import MLP, Encoder, is_image, make_encoder
+from shoal.networks import Encoder, make_encoder
 from shoal.ops.advantages import discounted_returns
 from shoal.ops.distributions import distribution_for
 from shoal.ops.statistics import weighted_mean

@@ -13,6 +13,7 @@ import optax
 from jax import Array
 
 from shoal import trees
+from shoal.layers import is_image
 from shoal.learners import observations, schedules, sequences, targets
 from shoal.learners.epochs import cut_anew, cut_once, weigh
 from shoal.learners.gradients import in_pieces
@@ -20,7 +21,7 @@ from shoal.learners.minibatches import shuffles, stratify
 from shoal.learners.observations import named, no_moments, take_in
 from shoal.learners.ppo_config import Hypers, PPOConfig
 from shoal.mesh import DATA, add_up
-from shoal.networks import NetworkMaker, Split, actor_critic, is_image
+from shoal.networks import NetworkMaker, Split, actor_critic
 from shoal.ops import advice, losses, masks, statistics
 from shoal.ops.advantages import (
     discounted_returns,

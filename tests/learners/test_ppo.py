@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from shoal import collect, networks, trees
+from shoal import collect, layers, networks, trees
 from shoal.envs.functional import from_jax
 from shoal.learners import ppo
 from shoal.learners.ppo import Batch, Hypers, PPOConfig, Setup
@@ -524,19 +524,19 @@ def test_pictures_are_not_standardised():
 @pytest.mark.parametrize(
     ("kind", "shape", "flat", "num_out"),
     [
-        (networks.NatureCNN, (84, 84, 4), 7 * 7 * 64, 512),
-        (networks.NatureCNN, (36, 36, 3), 1 * 1 * 64, 512),
-        (networks.Impala, (64, 64, 3), 8 * 8 * 32, 256),
-        (networks.Impala, (84, 84, 4), 11 * 11 * 32, 256),
+        (layers.NatureCNN, (84, 84, 4), 7 * 7 * 64, 512),
+        (layers.NatureCNN, (36, 36, 3), 1 * 1 * 64, 512),
+        (layers.Impala, (64, 64, 3), 8 * 8 * 32, 256),
+        (layers.Impala, (84, 84, 4), 11 * 11 * 32, 256),
     ],
 )
 def test_the_shapes_of_the_picture_networks(kind, shape, flat, num_out):
-    init = networks.orthogonal(2**0.5)
+    init = layers.orthogonal(2**0.5)
     network = jax.eval_shape(lambda: kind(KEY, shape, init))
     assert network.dense.weight.shape == (flat, num_out)
     obs = jax.ShapeDtypeStruct((5, 2, *shape), jnp.uint8)
     assert jax.eval_shape(lambda network, obs: network(obs), network, obs).shape == (5, 2, num_out)
-    if kind is networks.NatureCNN:
+    if kind is layers.NatureCNN:
         kernels = [layer.weight.shape for layer in network.layers]
         assert kernels == [(8, 8, shape[-1], 32), (4, 4, 32, 64), (3, 3, 64, 64)]
     else:
@@ -546,4 +546,4 @@ def test_the_shapes_of_the_picture_networks(kind, shape, flat, num_out):
 
 def test_small_or_real_valued_pictures_are_vectors():
     boxes = [Box((35, 84, 3), dtype="uint8"), Box((84, 84, 3)), Box((84, 84), dtype="uint8")]
-    assert [networks.is_image(box) for box in (*boxes, PICTURE)] == [False, False, False, True]
+    assert [layers.is_image(box) for box in (*boxes, PICTURE)] == [False, False, False, True]
