@@ -1,6 +1,6 @@
 """Cohorts on one accelerator, environments included: steps per second of all learners together.
 
-python bench/gpu.py [--algo ppo|td3] [--seconds 5] [--out bench/results/gpu.md]
+python bench/gpu.py [--algo ppo|td3|teams] [--seconds 5] [--out bench/results/gpu.md]
 """
 
 import argparse
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jax
 
-from shoal import ExchangeConfig, PPOConfig, TD3Config, TrainConfig
+from shoal import ExchangeConfig, PPOConfig, TD3Config, TrainConfig, preset
 from shoal.program import make_trainer
 from shoal.train import pulses
 
@@ -38,6 +38,8 @@ TD3_COHORTS = (1, 8, 80, 800)
 """Learners on Pendulum, one environment each, one update per step, in turns of 50."""
 TD3_SIZES = ((64, 128), (64, 256), (256, 256))
 """Widths of their two hidden layers, and batches; the first is Pendulum's preset."""
+TEAMS = ((1, 128), (16, 128), (1, 2048))
+"""Teams in the warehouse, and the worlds of each."""
 
 
 def ppo_config(env: str, learners: int, num_envs: int, exchange: str) -> TrainConfig:
@@ -109,14 +111,33 @@ def td3_table(seconds: float) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def teams_table(seconds: float) -> Iterator[str]:
+    """Steps of worlds per second, with the preset's learner."""
+    yield (
+        "MAPPO in the warehouse of two robots, the preset's 128 steps, 4 epochs of 4 minibatches and 128-128 "
+        f"networks, on one {jax.devices()[0].device_kind}; jax {jax.__version__}, "
+        f"{time.strftime('%Y-%m-%d')}."
+    )
+    yield ""
+    yield "| world | teams | worlds each | steps/s | compile s |"
+    yield "|---|---|---|---|---|"
+    for teams, num_envs in TEAMS:
+        config = preset("rware-tiny-2ag-v2", learners=teams, num_envs=num_envs, steps=10**9 * num_envs)
+        speed, compiling = measure(config, seconds)
+        yield f"| {config.env} | {teams} | {num_envs:,} | {speed:,.0f} | {compiling:.1f} |"
+
+
+TABLES = {"ppo": ppo_table, "td3": td3_table, "teams": teams_table}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--algo", choices=["ppo", "td3"], default="ppo")
+    parser.add_argument("--algo", choices=list(TABLES), default="ppo")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     lines = []
-    for line in (td3_table if options.algo == "td3" else ppo_table)(options.seconds):
+    for line in TABLES[options.algo](options.seconds):
         print(line, flush=True)
         lines.append(line)
     if options.out:

@@ -56,7 +56,7 @@ def begin_anew(
 ) -> tuple[LearnerState, Worlds]:
     """Every environment in a new episode of its world, keys (L,); the episodes under way count nowhere."""
     assert env.restart is not None, "`make_trainer` asks for it"
-    num_learners, num_envs = worlds.step.reward.shape
+    num_learners, num_envs = worlds.step.valid.shape
     row_keys = jax.vmap(lambda key: jax.random.split(key, num_envs * shards))(keys)
     state, step = env.restart(own_share(row_keys, 1, shards).reshape(-1), worlds.state)
     begun = {

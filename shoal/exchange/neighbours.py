@@ -130,7 +130,7 @@ def advise(opinion: Opinion, group: int, memory: ExchangeMemory, rollout: Rollou
     opinions = trees.in_groups(_group_for(snapshots, group), edge, (0, 0, 0, 0))(*snapshots)  # (M, T, E, ...)
     add = lambda x: jnp.moveaxis(jax.ops.segment_sum(x, snapshots.target, num_learners), 0, 1)
     total = jax.ops.segment_sum(snapshots.weight, snapshots.target, num_learners)  # (L,)
-    weight = jnp.broadcast_to(total[None, :, None], rollout.reward.shape)
+    weight = jnp.broadcast_to(total[None, :, None], rollout.valid.shape)
     return rollout._replace(advice=(*rollout.advice, Advice(weight, jax.tree.map(add, opinions))))
 
 

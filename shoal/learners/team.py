@@ -70,12 +70,13 @@ def team(make: LearnerMaker, config: TeamConfig, spec: EnvSpec, num_envs: int, s
     check(setup, num_envs)
     functions = {f.__name__: partial(f, setup) for f in (init, draw, act, update, visit, abandon)}
     by_env = TeamMemory(joined(setup, [role.learner.by_env for role in roles]), False, False, False)
-    comparing = {"distance": partial(distance, setup)} if all(role.learner.distance for role in roles) else {}
-    advising = {}
-    if len(roles) == 1 and roles[0].learner.opinion:
-        advising = {"opinion": partial(opinion, setup), "value": partial(value, setup)}
+    judging = {
+        f.__name__: partial(f, setup)
+        for f in (opinion, distance, value)
+        if all(getattr(role.learner, f.__name__) for role in roles)
+    }
     grouped = all(role.learner.grouped for role in roles)
-    return Learner(**functions, **comparing, **advising, by_env=by_env, grouped=grouped)
+    return Learner(**functions, **judging, by_env=by_env, grouped=grouped)
 
 
 def check(setup: Setup, num_envs: int) -> None:
@@ -131,9 +132,7 @@ def act(setup: Setup, state: LearnerState, obs: Tree, noise: Tree, begins: Array
             memory = replaced(role.learner.by_env, theirs, former[1], memory)
         actions.append(trees.split_axis(action, num_envs))
         memories.append(memory)
-    places = np.argsort([agent for role in setup.roles for agent in role.agents])
-    action = jax.tree.map(lambda *x: jnp.concatenate(x, 1)[:, places], *actions)
-    return action, state.memory._replace(players=joined(setup, memories))
+    return in_order(setup, actions, axis=1), state.memory._replace(players=joined(setup, memories))
 
 
 def replaced(by_env: Tree, rows: Array, other: Tree, memory: Tree) -> Tree:
@@ -221,29 +220,36 @@ def abandon(setup: Setup, state: LearnerState) -> LearnerState:
 
 def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
     """How far two teams' policies are apart where their agents see obs, (..., A)."""
-    seen, axis = sight(setup.config, setup.spec, obs), leading(setup.spec, obs)
-    read = lambda state: state._replace(memory=TeamMemory((), ()), opt_state=(), anchor=())
-
-    def between(role: Role) -> Array:
-        assert role.learner.distance is not None
-        mine, theirs = (of_role(setup, read(one), role) for one in (state, other))
-        return role.learner.distance(mine, theirs, agents_of(setup, role, seen, axis))
-
-    return jnp.concatenate([between(role) for role in setup.roles], -1)
+    ask = lambda learner, mine, theirs, seen: learner.distance(mine, theirs, seen)
+    return each_asked(setup, ask, (state, other), obs)
 
 
 def opinion(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
-    """What the one policy says of what its agents see."""
-    (role,) = setup.roles
-    assert role.learner.opinion is not None
-    return role.learner.opinion(of_role(setup, state, role), sight(setup.config, setup.spec, obs))
+    """What its policy says of what each agent sees."""
+    return each_asked(setup, lambda learner, state, seen: learner.opinion(state, seen), (state,), obs)
 
 
 def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
-    """What the one critic expects for each agent."""
-    (role,) = setup.roles
-    assert role.learner.value is not None
-    return role.learner.value(of_role(setup, state, role), sight(setup.config, setup.spec, obs))
+    """What its critic expects for each agent, (..., A)."""
+    return each_asked(setup, lambda learner, state, seen: learner.value(state, seen), (state,), obs)
+
+
+def each_asked(setup: Setup, ask: Callable[..., Tree], states: tuple[LearnerState, ...], obs: Tree) -> Tree:
+    """Each policy's answer on what its agents see, (..., A, ...); the states may be without memory."""
+    seen, axis = sight(setup.config, setup.spec, obs), leading(setup.spec, obs)
+    bare = [one._replace(memory=TeamMemory((), ()), opt_state=(), anchor=()) for one in states]
+
+    def answer(role: Role) -> Tree:
+        own = [of_role(setup, one, role) for one in bare]
+        return ask(role.learner, *own, agents_of(setup, role, seen, axis))
+
+    return in_order(setup, [answer(role) for role in setup.roles], axis)
+
+
+def in_order(setup: Setup, each: list[Tree], axis: int) -> Tree:
+    """Each policy's agents put together along an axis, in the order of the agents."""
+    places = np.argsort([agent for role in setup.roles for agent in role.agents])
+    return jax.tree.map(lambda *x: jnp.take(jnp.concatenate(x, axis), places, axis), *each)
 
 
 def of_role(setup: Setup, state: LearnerState, role: Role) -> LearnerState:
