@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image, ImageSequence
 from results import PAF
 
+from shoal.runs.config import read_settings
 from shoal.runs.metrics import read_metrics
 from shoal.runs.plot import PALETTE, pivot, write_figure
 
@@ -142,10 +143,11 @@ def cell(run: Path) -> str:
     summary = json.loads((run / "summary.json").read_text())
     rows = json.loads((run / "evaluation.json").read_text())
     score = np.mean([row["return_mean"] for row in rows])
-    name = run.name
+    name, planned = run.name, read_settings(run / "config.yaml")["steps"]
+    so_far = f"{summary['steps']:,} steps" + (f" of {planned:,}" if summary["steps"] < planned else "")
     return (
         f"![{name}](images/{picture_of(run).name})<br>**{name}** {score:.1f}<br>"
-        f"{summary['steps']:,} steps<br>`shoal train {name}`"
+        f"{so_far}<br>`shoal train {name}`"
     )
 
 

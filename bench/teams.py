@@ -1,10 +1,12 @@
 """Worlds of several agents: ours in one compiled loop, the packages' in Python.
 
     python bench/teams.py [ID ...] [--rows 128] [--seconds 3]    # random actions
-    python bench/teams.py --train rware-tiny-2ag-v2              # the preset's learner, on all cores
+    python bench/teams.py --act rware-tiny-2ag-v2                # the preset's policy acts, on all cores
+    python bench/teams.py --train rware-tiny-2ag-v2              # and learns
 
 With random actions one core does it all and seconds are those it worked for us, since machines are shared;
-training is timed by the clock, the two in turn. Packages: pip install rware==2.0.0 lbforaging==2.0.0
+the rest is timed by the clock, the two in turn. The packages' worlds are then stepped by a Python loop over
+the rows, within the same program. Packages: pip install rware==2.0.0 lbforaging==2.0.0
 """
 
 import argparse
@@ -15,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 
-if hasattr(os, "sched_setaffinity") and "--train" not in sys.argv:  # before XLA counts the cores
+if hasattr(os, "sched_setaffinity") and not {"--act", "--train"} & {*sys.argv}:  # before XLA counts the cores
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 
 import jax
@@ -104,28 +106,33 @@ def theirs(name: str) -> Callable[[], int] | None:
     return turn
 
 
-def training(name: str, rows: int) -> Callable[[], float]:
-    """One iteration of the preset's learner after another, and its steps per second."""
+def playing(name: str, rows: int, learn: bool) -> Callable[[], float]:
+    """Rollouts of the preset's policy, one after another, learned from or not: its steps per second."""
     trainer = make_trainer(preset(name, num_envs=rows))
     state = [trainer.begin()]
 
-    def iterate() -> float:
+    def turn() -> float:
         begin = time.perf_counter()
-        state[0], pulse = trainer.advance(state[0], jax.numpy.int32(1))
-        return int(np.sum(pulse.valid_steps)) / (time.perf_counter() - begin)
+        if learn:
+            state[0], pulse = trainer.advance(state[0], jax.numpy.int32(1))
+            steps = np.sum(pulse.valid_steps)
+        else:
+            state[0], rollout = trainer.stages.collect(state[0])
+            steps = np.sum(rollout.valid)
+        return int(steps) / (time.perf_counter() - begin)
 
-    iterate()
-    return iterate
+    turn()
+    return turn
 
 
-def compare_training(name: str, rows: int, rounds: int = 5) -> None:
-    """Median steps per second of training in our world and in the package's, by turns."""
+def compare(name: str, rows: int, learn: bool, rounds: int = 5) -> None:
+    """Median steps per second in our world and in the package's, by turns."""
     package = "rware" if name.startswith("rware") else "lbforaging"
-    ours, theirs = training(name, rows), training(f"gym:{package}:{name}", rows)
+    ours, theirs = playing(name, rows, learn), playing(f"gym:{package}:{name}", rows, learn)
     pairs = [(ours(), theirs()) for _ in range(rounds)]
     fast, slow = (statistics.median(rates) for rates in zip(*pairs, strict=True))
     times = statistics.median(a / b for a, b in pairs)
-    print(f"| {name}, training | {fast:,.0f} | {slow:,.0f} | {times:,.0f} |")
+    print(f"| {name}, {'learning' if learn else 'acting'} | {fast:,.0f} | {slow:,.0f} | {times:,.0f} |")
 
 
 def main() -> None:
@@ -133,11 +140,12 @@ def main() -> None:
     parser.add_argument("worlds", nargs="*", default=WORLDS)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--act", action="store_true")
     parser.add_argument("--train", action="store_true")
     options = parser.parse_args()
-    if options.train:
+    if options.act or options.train:
         for name in options.worlds:
-            compare_training(name, options.rows)
+            compare(name, options.rows, options.train)
         return
     print(f"| world | ours, {options.rows} rows: steps/s | the package: steps/s | times |\n|---|---|---|---|")
     for name in options.worlds:

@@ -48,7 +48,7 @@ def find(environment: str) -> str | None:
 
 @every_preset
 def test_every_setting_is_there_and_no_other(preset):
-    assert preset.keys() - {"agent_ids"} == KNOWN  # which is for teams
+    assert preset.keys() - {"policies"} == KNOWN  # which is for teams
 
 
 @every_preset
