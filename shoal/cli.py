@@ -343,7 +343,7 @@ def play(arguments: list[str]) -> int:
     for path in (options.gif or default, options.mp4):
         if path is not None:
             print(f"wrote {write_video(frames, path, options.fps)}")
-    print(f"learner {name}: return {total:.1f} in {len(frames) - 1} steps")
+    print(f"learner {name}: return {show.score(total)} in {len(frames) - 1} steps")
     if options.human:
         show.window(frames, options.fps)
     return 0

@@ -180,8 +180,17 @@ def _scores(returns: np.ndarray) -> str:
     if not len(known):
         return "no episode finished yet"
     if len(returns) == 1:
-        return f"return {known[0]:.1f}"
-    return f"return {known.mean():.1f} (best {known.max():.1f}, worst {known.min():.1f})"
+        return f"return {score(known[0])}"
+    return f"return {score(known.mean())} (best {score(known.max())}, worst {score(known.min())})"
+
+
+def score(number: float) -> str:
+    """A return as people read it: small ones with another digit.
+
+    >>> score(0.956), score(-148.04)
+    ('0.96', '-148.0')
+    """
+    return f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
 
 
 def _count(number: int, noun: str) -> str:
