@@ -1,5 +1,6 @@
 """PressurePlate: a plan worked out by hand, and any state against the rules written down once more."""
 
+from functools import cache
 from itertools import permutations
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 
 from shoal.envs.functional import from_jax
 from shoal.envs.teams import TEAMS
-from shoal.envs.teams.pressure_plate import FOUR
+from shoal.envs.teams.pressure_plate import DOOR, FOUR, GOAL, LONGEST, REACH
 
 MOVES = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0), "stay": (0, 0)}
 MAPS = {
@@ -236,3 +237,56 @@ def test_its_picture_shows_the_open_door():
     doorway = np.s_[11 * 24 + 12, 6 * 24 + 12]
     assert shut[doorway].tolist() == [235, 140, 45]
     assert opened[doorway].tolist() == [255, 255, 255]
+
+
+def earliest(start, target, opening):
+    """Steps to the target by someone who walks through others, doors opening after so many steps."""
+    places, step = {start}, 0
+    while target not in places:
+        reached = {(x + dx, y + dy) for x, y in places for dx, dy in MOVES.values()}
+        places, step = {place for place in reached if passes(place, opening, step)}, step + 1
+    return step
+
+
+@cache
+def kinds():
+    return FOUR.kinds.tolist()
+
+
+def passes(place, opening, step):
+    kind = kinds()[place[1] + REACH][place[0] + REACH]
+    return kind == 0 or (kind >= DOOR and step >= opening[kind - DOOR])
+
+
+def best_return(agent, start, opening, length, version):
+    """Of an agent that walks through others, in an episode of this length."""
+    values = {start: 0.0}
+    for step in range(length):
+        reached = {}
+        for (x, y), value in values.items():
+            for place in ((x + dx, y + dy) for dx, dy in MOVES.values()):
+                if passes(place, opening, step):
+                    reached[place] = max(reached.get(place, -np.inf), value + pay(agent, place, version))
+        values = reached
+    return max(values.values())
+
+
+@cache
+def pay(agent, place, version):
+    room = np.sum(place[1] <= FOUR.walls)
+    if room == agent:
+        return -np.abs(FOUR.targets[agent] - place).sum() / LONGEST
+    return -abs(agent - room) if version else -(3 - room)
+
+
+@pytest.mark.parametrize(("version", "each"), [(0, -17.298), (1, -13.215)])
+def test_how_good_it_could_be_if_agents_did_not_collide(version, each):
+    """The mean over all beginnings of what each agent would lose at least; docs/results.md tells it."""
+    returns = []
+    for starts in permutations(FOUR.starts):
+        opening = [np.inf] * 3
+        for agent in range(3):
+            opening[agent] = earliest(starts[agent], tuple(FOUR.targets[agent]), opening)
+        length = earliest(starts[3], GOAL, opening)
+        returns += [best_return(agent, starts[agent], opening, length, version) for agent in range(4)]
+    assert np.mean(returns) == pytest.approx(each, abs=1e-3)
