@@ -32,7 +32,7 @@ usage: shoal COMMAND ...
 
 @dataclass(frozen=True)
 class Eval:
-    """Play whole episodes greedily and print their returns."""
+    """Play whole episodes, greedily unless told otherwise, and print their returns."""
 
     run: tyro.conf.Positional[Path]
     """A run's folder."""
@@ -40,6 +40,8 @@ class Eval:
     """Episodes per learner, each from its own start."""
     learner: str = "all"
     """best, mean (the average of all learners' parameters), all, or a number."""
+    sampled: bool = False
+    """Draw actions as in training instead of taking the most likely ones."""
     each_world: bool = False
     """Where worlds differ, show every learner in every learner's world too."""
     against: Path | None = None
@@ -62,6 +64,8 @@ class Play:
     """A run's folder."""
     learner: str = "best"
     """best, mean, or a number."""
+    sampled: bool = False
+    """Draw actions as in training instead of taking the most likely ones."""
     gif: Path | None = None
     """Write a GIF; the default when nothing else is asked for, into RUN/videos."""
     mp4: Path | None = None
@@ -294,7 +298,7 @@ def parse_train(arguments: list[str]):
 
 
 def evaluate(arguments: list[str]) -> int:
-    """Print the greedy returns of a run's learners."""
+    """Print the returns of a run's learners."""
     options = _parse(Eval, "eval", arguments)
     if options.episodes < 1:
         raise ShoalError(f"episodes must be at least 1, not {options.episodes}")
@@ -306,15 +310,16 @@ def evaluate(arguments: list[str]) -> int:
     names, cohort = session.choose(opened, options.learner)
     opened, world = session.on_levels(opened, options.levels)
     places = session.places(opened, names, options.episodes, options.each_world)
+    how = {"seed": options.seed, "sampled": options.sampled}
     if options.against:
         other = session.open_run(options.against, options.checkpoint)
-        rows = session.matches(opened, other, options.learner, options.episodes, options.seed)
+        rows = session.matches(opened, other, options.learner, options.episodes, **how)
     elif places is None:
-        returns, lengths = evaluate(opened.recipe, opened.learner, cohort, options.episodes, options.seed)
+        returns, lengths = evaluate(opened.recipe, opened.learner, cohort, options.episodes, **how)
         spec = opened.recipe.spec
         rows = [summarise(*row, world, spec) for row in zip(names, returns, lengths, strict=True)]
     else:
-        rows = evaluate_worlds(opened.recipe, opened.learner, cohort, names, places, options.seed)
+        rows = evaluate_worlds(opened.recipe, opened.learner, cohort, names, places, **how)
     if options.json:
         print(json.dumps([row.printed() for row in rows], indent=1))
     else:
@@ -336,7 +341,8 @@ def play(arguments: list[str]) -> int:
         raise ShoalError("one learner at a time: --learner best, mean or a number")
     frames, total = [], 0.0
     world = session.world_of(opened, name)
-    for frame, reward in episode(opened.recipe, opened.learner, cohort, options.seed, options.steps, world):
+    how = (options.seed, options.steps, world, options.sampled)
+    for frame, reward in episode(opened.recipe, opened.learner, cohort, *how):
         frames.append(frame)
         total += reward
     default = None if options.mp4 or options.human else options.run / "videos" / f"learner_{name}.gif"

@@ -1,4 +1,4 @@
-"""Evaluation: greedy returns of every learner, one whole episode per environment."""
+"""Evaluation: returns of every learner, greedy unless asked otherwise, one whole episode per environment."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -70,6 +70,11 @@ def greedy(learner: Learner) -> Learner:
     return learner._replace(draw=silence)
 
 
+def player(learner: Learner, sampled: bool) -> Learner:
+    """The learner as it plays: greedily, or drawing its actions as in training."""
+    return learner if sampled else greedy(learner)
+
+
 def evaluate(
     recipe: EnvRecipe,
     learner: Learner,
@@ -77,13 +82,14 @@ def evaluate(
     episodes: int = 100,
     seed: int = 0,
     params: Tree | None = None,
+    sampled: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns and lengths, (L, episodes) each, of a cohort's greedy policies.
+    """Returns and lengths, (L, episodes) each, of a cohort's greedy policies, or of `sampled` actions.
 
     Every environment plays exactly one episode, so short episodes do not count more than long ones.
     `params` are the worlds to play them in, (L, episodes) per leaf; the default one unless given.
     """
-    return next(_evaluations(recipe, learner, cohort, episodes, seed, [params]))
+    return next(_evaluations(recipe, player(learner, sampled), cohort, episodes, seed, [params]))
 
 
 def evaluate_worlds(
@@ -93,13 +99,14 @@ def evaluate_worlds(
     names: Sequence[int | str],
     places: dict[str, Tree],
     seed: int = 0,
+    sampled: bool = False,
 ) -> list[Evaluation]:
     """A row for each learner in each of the worlds it visits (`visits` makes `places`), from the same starts.
 
     `names` are the learners' numbers; one without a number, such as "mean", has no world of its own.
     """
     episodes = jax.tree.leaves(places)[0].shape[1]
-    played = _evaluations(recipe, learner, cohort, episodes, seed, places.values())
+    played = _evaluations(recipe, player(learner, sampled), cohort, episodes, seed, places.values())
     scores = dict(zip(places, played, strict=True))
     return [
         summarise(name, returns[row], lengths[row], world, recipe.spec)
@@ -191,13 +198,14 @@ def episode(
     seed: int = 0,
     max_steps: int = 1000,
     params: Tree | None = None,
+    sampled: bool = False,
 ) -> Iterator[tuple[np.ndarray, float]]:
-    """Pictures and raw rewards of one greedy episode of a cohort of one, step by step.
+    """Pictures and raw rewards of one episode of a cohort of one, greedy or `sampled`, step by step.
 
     `params` is the world to play it in, () per leaf; the default one unless given.
     """
     env = recipe.build(_episode_seeds(seed), True)
-    for moment in _moments(env, learner, cohort, seed, max_steps, params):
+    for moment in _moments(env, player(learner, sampled), cohort, seed, max_steps, params):
         yield env.render(moment.state, 0), moment.reward
 
 
@@ -209,9 +217,9 @@ def trajectory(
     max_steps: int = 1000,
     params: Tree | None = None,
 ) -> Trajectory:
-    """What was seen, done and paid in that same episode, without pictures."""
+    """What was seen, done and paid in that same greedy episode, without pictures."""
     env = recipe.build(_episode_seeds(seed), False)
-    moments = list(_moments(env, learner, cohort, seed, max_steps, params))
+    moments = list(_moments(env, greedy(learner), cohort, seed, max_steps, params))
     line_up = lambda steps: jax.tree.map(lambda *rows: np.concatenate(rows), *steps)
     return Trajectory(
         obs=line_up([moment.obs for moment in moments]),
@@ -244,12 +252,12 @@ def _moments(
     state, step = jax.jit(env.reset)(jax.random.split(key_reset, 1), params)
     yield _Moment(state, step.obs, None, 0.0)
     one = learner.visit(trees.take(cohort, 0), 1)
-    noise = trees.take(greedy(learner).draw(key_play, (1, 1)), 0)
 
     @jax.jit
     def advance(t, memory, state, obs, begins):
         key = jax.random.fold_in(key_play, t)
         chance = trees.take(env.draw(jax.random.split(key, 1), state, 1), 0)
+        noise = trees.take(learner.draw(jax.random.fold_in(key, 1), (1, 1)), 0)
         action, memory = learner.act(one._replace(memory=memory), obs, noise, begins)
         state, step = env.step(state, action, chance)
         reward, _, over = outcome(step, step.info)
@@ -280,7 +288,7 @@ def _evaluations(
     env = recipe.build(seeds.reshape(mesh.shape["learners"], -1), False)
     keys = jax.random.split(jax.random.key(seed), (num_learners, episodes))
     reset = jax.jit(on_each_device(mesh, partial(_begin, env), ROWS, ROWS))
-    local_play = partial(_play, env, greedy(learner))
+    local_play = partial(_play, env, learner)
     play = jax.jit(on_each_device(mesh, local_play, (WHOLE, ROWS, ROWS, ROWS, ROWS), ROWS))
     cohort = jax.vmap(lambda state: learner.visit(state, episodes))(cohort)
     cohort = jax.device_put(cohort, NamedSharding(mesh, ROWS))  # it may come from more devices, or from none
@@ -338,7 +346,7 @@ def _play(
     key = jax.random.fold_in(key, jax.lax.axis_index("learners"))
     chance = env.draw(jax.random.split(key, num_learners * num_envs), worlds.state, CHUNK)
     noise = jax.vmap(lambda key: learner.draw(key, (CHUNK, num_envs)), out_axes=1)(
-        jax.random.split(key, num_learners)
+        jax.random.split(jax.random.fold_in(key, 1), num_learners)
     )
 
     def advance(carry, randomness):

@@ -172,6 +172,34 @@ def test_an_episode_to_watch_ends_with_its_episode():
     assert [reward for _, reward in frames] == [0, 1, 1, 1]
 
 
+def paying_for_second():
+    """Three steps, each of which pays where the second of two actions was taken."""
+
+    def step(key, state, action, params):
+        return state + 1, action.astype(jnp.float32), state == 2
+
+    spec = EnvSpec("coin", "jax", Box((1,)), Discrete(2), 10)
+    picture = lambda state, params: np.zeros((2, 2, 3), np.uint8)
+    observe = lambda state, params: jnp.zeros(1)
+    return from_jax(JaxEnv(spec, lambda key, params: jnp.int32(0), step, observe, picture))
+
+
+def test_sampled_actions_are_the_policy_s_own():
+    """Two actions equally likely: greedily always the first, drawn a coin for every step and environment."""
+    recipe = paying_for_second()
+    learner, cohort = still_learner(recipe.spec, num=2)
+    calm, _ = evaluate(recipe, learner, cohort, episodes=200)
+    drawn, _ = evaluate(recipe, learner, cohort, episodes=200, sampled=True)
+    assert not calm.any()
+    shares = [np.bincount(row.astype(int), minlength=4) / 200 for row in drawn]
+    np.testing.assert_allclose(shares, [[1 / 8, 3 / 8, 3 / 8, 1 / 8]] * 2, atol=0.15)
+    assert np.any(drawn[0] != drawn[1])
+    one = jax.tree.map(lambda x: x[:1], cohort)
+    totals = {sum(pay for _, pay in episode(recipe, learner, one, seed, sampled=True)) for seed in range(12)}
+    assert {1.0, 2.0} <= totals
+    assert sum(pay for _, pay in episode(recipe, learner, one)) == 0
+
+
 def test_the_summary_of_a_learner():
     row = summarise(3, np.array([1.0, 2.0, 6.0]), np.array([2, 4, 6]))
     assert row.printed() == {

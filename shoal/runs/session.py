@@ -278,7 +278,9 @@ def choose(opened: Opened, which: str) -> tuple[list[int | str], LearnerState]:
     return [index], trees.take(opened.cohort, np.array([index]))
 
 
-def matches(own: Opened, other: Opened, which: str, episodes: int, seed: int) -> list[Evaluation]:
+def matches(
+    own: Opened, other: Opened, which: str, episodes: int, seed: int, sampled: bool = False
+) -> list[Evaluation]:
     """Two runs' learners against each other: each row's first team is that of the one named first.
 
     Learners are `which` of the first run, its best where all are meant, against the other's best.
@@ -294,7 +296,8 @@ def matches(own: Opened, other: Opened, which: str, episodes: int, seed: int) ->
         (f"other {theirs}, this {name}", (other.learner, rival), (own.learner, mine)),
     ):
         game = match(first[0], second[0], spec)
-        returns, lengths = evaluate(own.recipe, game, both(first[1], second[1]), episodes, seed)
+        cohort = both(first[1], second[1])
+        returns, lengths = evaluate(own.recipe, game, cohort, episodes, seed, sampled=sampled)
         rows.append(summarise(title, returns[0], lengths[0], "default", spec))
     return rows
 
