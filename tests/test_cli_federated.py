@@ -282,9 +282,9 @@ def test_a_film_shows_the_learners_own_world(federation, which, monkeypatch, cap
     evaluate = import_module("shoal.evaluate")
     seen, play = [], evaluate.episode
 
-    def spy(recipe, learner, cohort, seed, steps, world):
+    def spy(recipe, learner, cohort, seed, steps, world, *rest):
         seen.append(world)
-        return play(recipe, learner, cohort, seed, steps, world)
+        return play(recipe, learner, cohort, seed, steps, world, *rest)
 
     monkeypatch.setattr(evaluate, "episode", spy)
     assert shoal("play", federation, "--learner", which, "--gif", "out.gif", "--steps", "3") == 0
