@@ -29,6 +29,26 @@ def room_for_programs():
         gc.collect()
 
 
+@pytest.fixture(scope="session")
+def go_on():
+    """`go_on(config, folder, until)`: a run trained to its end, or to so many steps, in its folder.
+
+    Returns the step it went on from, None for a new run, and its last report.
+    """
+    from shoal.runs.session import open_session, watch
+
+    def trained(config, folder, until=None, mesh=None):
+        opened = open_session(config, folder, mesh=mesh)
+        reports, report = watch(opened), None
+        for report in reports:
+            if until is not None and report.step >= until:
+                break
+        reports.close()
+        return opened.resumed_step, report
+
+    return trained
+
+
 @pytest.fixture
 def compilations():
     """`with compilations() as seen`: the compilations in the block, those found in the cache included."""

@@ -16,7 +16,6 @@ from shoal.learners.td3 import TD3Config
 from shoal.mesh import add_up, choose_shape, from_places, make_mesh, own_share, read_shape, to_places
 from shoal.profile import Profile
 from shoal.program import make_trainer
-from shoal.runs.session import open_session, watch
 from shoal.settings import TrainConfig
 from shoal.train import pulses, train
 from shoal.types import ShoalError
@@ -188,28 +187,18 @@ def test_a_mesh_is_chosen_from_the_devices_there_are(learners, envs, platform, c
 STAR = ExchangeConfig("neighbours", topology="star", local_updates=2)  # more edges on one device than another
 
 
-def finish(config, folder, mesh, until=None):
-    opened = open_session(config, folder, mesh=mesh)
-    reports, report = watch(opened), None
-    for report in reports:
-        if until and report.step >= until:
-            break
-    reports.close()
-    return opened.resumed_step, report.state
-
-
 @pytest.mark.parametrize(
     ("exchanges", "meshes"), [((), ("1x2", "2x1")), ((), ("1x1", "1x2")), ((STAR,), ("2x1", "1x1"))]
 )
-def test_a_run_goes_on_on_other_devices(tmp_path, exchanges, meshes):
+def test_a_run_goes_on_on_other_devices(go_on, tmp_path, exchanges, meshes):
     config = replace(CONFIG, exchanges=exchanges, learners=4 if exchanges else 2)
-    assert finish(config, tmp_path, meshes[0], until=64 * 3)[0] is None
-    resumed, found = finish(config, tmp_path, meshes[1])
+    assert go_on(config, tmp_path, until=64 * 3, mesh=meshes[0])[0] is None
+    resumed, found = go_on(config, tmp_path, mesh=meshes[1])
     assert resumed == 64 * 3
     straight = make_trainer(config, mesh="1x1")
     expected, _ = straight.advance(straight.begin(), np.int32(6))
-    assert_close(found.cohort.params, expected.cohort.params, atol=1e-4)
-    assert_close(found.worlds.episodes.returns, expected.worlds.episodes.returns)
+    assert_close(found.state.cohort.params, expected.cohort.params, atol=1e-4)
+    assert_close(found.state.worlds.episodes.returns, expected.worlds.episodes.returns)
 
 
 def test_a_profile_times_the_parts_and_changes_nothing():

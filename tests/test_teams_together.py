@@ -12,7 +12,6 @@ from shoal.exchange.make import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.program import make_trainer
 from shoal.runs.metrics import read_metrics
-from shoal.runs.session import open_session, watch
 from shoal.settings import TrainConfig
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
@@ -105,24 +104,13 @@ def test_new_episodes_with_every_rollout():
     assert np.all(np.asarray(state.worlds.episodes.lengths)[:, :4] == 5)
 
 
-def run(config, folder, until=None):
-    opened = open_session(config, folder)
-    assert not isinstance(opened, int)
-    reports = watch(opened)
-    for report in reports:
-        if until is not None and report.step >= until:
-            break
-    reports.close()
-    return opened.resumed_step
-
-
-def test_a_run_of_teams_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
+def test_a_run_of_teams_that_was_stopped_ends_as_if_it_had_not_been(go_on, tmp_path):
     """Two teams in turn against their past selves, advised by others, the better one copied."""
     exchanges = (RING, ExchangeConfig("winner", local_updates=2, min_episodes=1))
     config = TrainConfig("simple_tag_v3", TAG, steps=32 * 8, learners=2, reports=8, exchanges=exchanges)
-    assert run(config, tmp_path / "whole") is None
-    assert run(config, tmp_path / "halves", until=128) is None
-    assert run(config, tmp_path / "halves") == 128
+    assert go_on(config, tmp_path / "whole")[0] is None
+    assert go_on(config, tmp_path / "halves", until=128)[0] is None
+    assert go_on(config, tmp_path / "halves")[0] == 128
     one, two = (
         (tmp_path / kind / "checkpoints" / "step_000000256.safetensors").read_bytes()
         for kind in ("whole", "halves")

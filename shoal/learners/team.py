@@ -248,6 +248,8 @@ def each_asked(setup: Setup, ask: Callable[..., Tree], states: tuple[LearnerStat
 
 def in_order(setup: Setup, each: list[Tree], axis: int) -> Tree:
     """Each policy's agents put together along an axis, in the order of the agents."""
+    if len(each) == 1:
+        return each[0]
     places = np.argsort([agent for role in setup.roles for agent in role.agents])
     return jax.tree.map(lambda *x: jnp.take(jnp.concatenate(x, axis), places, axis), *each)
 

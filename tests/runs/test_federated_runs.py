@@ -1,7 +1,6 @@
 """Federations as settings and as folders: read, written, refused, trained, stopped and opened again."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -20,7 +19,7 @@ from shoal.runs.config import (
     write_config,
 )
 from shoal.runs.metrics import read_metrics
-from shoal.runs.session import choose, open_run, open_session, places, watch, world_of
+from shoal.runs.session import choose, open_run, open_session, places, world_of
 from shoal.settings import TrainConfig
 from shoal.types import Box, Discrete, EnvSpec, ShoalError
 
@@ -224,24 +223,13 @@ def test_another_exchange_is_another_run():
 
 
 @pytest.fixture(scope="module")
-def several(tmp_path_factory):
+def several(go_on, tmp_path_factory):
     """A run of two exchanges in worlds that were given; and the same, stopped after two of four updates."""
     whole, halves = (tmp_path_factory.mktemp(name) for name in ("whole", "halves"))
-    train(CONFIGS["several"], whole)
-    assert train(CONFIGS["several"], halves, until=32) is None
-    assert train(from_settings(read_settings(halves / "config.yaml")), halves) == 32
+    go_on(CONFIGS["several"], whole)
+    assert go_on(CONFIGS["several"], halves, until=32)[0] is None
+    assert go_on(from_settings(read_settings(halves / "config.yaml")), halves)[0] == 32
     return whole, halves
-
-
-def train(config, folder: Path, until=None):
-    """Train, or go on to the end; returns where it began."""
-    opened = open_session(config, folder)
-    reports = watch(opened)
-    for report in reports:
-        if until is not None and report.step >= until:
-            break
-    reports.close()
-    return opened.resumed_step
 
 
 def test_several_exchanges_train_and_leave_their_metrics(several):

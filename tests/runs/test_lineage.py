@@ -11,7 +11,7 @@ from shoal.exchange.make import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.runs.lineage import ancestors, begin_lineage, extend_lineage, read_lineage, schedule_of
 from shoal.runs.metrics import read_metrics
-from shoal.runs.session import open_run, open_session, watch
+from shoal.runs.session import open_run
 from shoal.settings import TrainConfig
 from shoal.types import ShoalError
 
@@ -121,33 +121,22 @@ def test_a_folder_without_a_lineage_is_named(tmp_path):
 # Whole runs
 
 
-def train(folder: Path, until=None):
-    """Train, or go on to the end; returns where it began."""
-    opened = open_session(CONFIG, folder)
-    reports = watch(opened)
-    for report in reports:
-        if until is not None and report.step >= until:
-            break
-    reports.close()
-    return opened.resumed_step
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(go_on, tmp_path_factory):
     """A run of eight updates, a selection at every second; the same, stopped after five and resumed.
 
     What was written after the checkpoint, as by a run that was killed, is there when it resumes.
     """
     whole, halves = (tmp_path_factory.mktemp(name) for name in ("whole", "halves"))
-    train(whole)
+    go_on(CONFIG, whole)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["shoal.train"], "PULSE_SECONDS", 0)  # look up after every update
-        assert train(halves, until=320) is None
+        assert go_on(CONFIG, halves, until=320)[0] is None
     for name in ("lineage.csv", "metrics.csv"):
         shutil.copy(whole / name, halves / name)
     with (halves / "lineage.csv").open("a") as file:
         file.write("640,0,0")
-    assert train(halves) == 320
+    assert go_on(CONFIG, halves)[0] == 320
     return whole, halves
 
 

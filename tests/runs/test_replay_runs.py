@@ -19,7 +19,7 @@ from shoal.exchange.mixing import average
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.td3 import TD3Config
 from shoal.program import make_trainer
-from shoal.runs.session import choose, open_run, open_session, watch
+from shoal.runs.session import choose, open_run
 from shoal.settings import TrainConfig
 from shoal.train import train
 
@@ -99,27 +99,16 @@ def test_four_members_are_the_runs_of_two(name):
     jax.tree.map(close, pair, two.cohort)
 
 
-def carry_on(config, folder, until=None):
-    """Go on with the run in `folder` to its end, or to so many steps; where it began, and its last state."""
-    opened = open_session(config, folder)
-    reports, report = watch(opened), None
-    for report in reports:
-        if until is not None and report.step >= until:
-            break
-    reports.close()
-    return opened.resumed_step, report
-
-
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("until", [16, 72])
-def test_stopped_and_resumed_a_run_ends_as_if_it_had_not_been(name, until, tmp_path, monkeypatch):
+def test_stopped_and_resumed_a_run_ends_as_if_it_had_not_been(go_on, name, until, tmp_path, monkeypatch):
     """Among the random steps, and after learning began: replay, tail, noise and counts are saved."""
     monkeypatch.setattr(MODULE, "PULSE_SECONDS", 0.0)
     config = NORMED[name]
-    straight, expected = carry_on(config, tmp_path / "straight")
+    straight, expected = go_on(config, tmp_path / "straight")
     assert straight is None
-    assert carry_on(config, tmp_path / "stopped", until=until)[0] is None
-    resumed, found = carry_on(config, tmp_path / "stopped")
+    assert go_on(config, tmp_path / "stopped", until=until)[0] is None
+    resumed, found = go_on(config, tmp_path / "stopped")
     assert resumed == until
     assert bits(found.state) == bits(expected.state)
     for key in expected.metrics:
@@ -129,10 +118,10 @@ def test_stopped_and_resumed_a_run_ends_as_if_it_had_not_been(name, until, tmp_p
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_finished_run_is_evaluated_greedily_in_other_environments(name, tmp_path):
+def test_a_finished_run_is_evaluated_greedily_in_other_environments(go_on, name, tmp_path):
     """As many as asked for, whatever it trained in, with the same answer each time; its mean too."""
     config = replace(NORMED[name], exchanges=(ExchangeConfig("average", local_updates=5),))
-    carry_on(config, tmp_path)
+    go_on(config, tmp_path)
     opened = open_run(tmp_path)
     names, cohort = choose(opened, "all")
     assert names == [0, 1, "mean"]
