@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from zoo import ZOO
 
 from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset, trees
 from shoal.envs import worlds
@@ -56,7 +57,8 @@ def different_worlds(env: str, seeds: range):
     for spread in (0.05, 1.0, 2.0):
         found = {kind: [] for kind in kinds}
         for (kind, exchanges), seed in product(kinds.items(), seeds):
-            config = preset(env, steps=STEPS[env], learners=8, seed=seed, env_spread=spread, reports=1)
+            settings = ZOO.get(env, {}) | {"steps": STEPS[env], "seed": seed, "env_spread": spread}
+            config = preset(env, learners=8, reports=1, **settings)
             found[kind].append(scores_in_worlds(replace(config, exchanges=exchanges)))
         better = sum(a[2] > b[2] for a, b in zip(found["averaged"], found["isolated"], strict=True))
         for kind, rows in found.items():
@@ -90,7 +92,7 @@ def liars(env: str, seeds: range):
             lie = {} if attack == "none" else {"attackers": 3, "attack_strength": strength}
             bad = {} if rule == "average" else {"bad": 3}
             exchange = ExchangeConfig(rule, local_updates=1, attack=attack, **lie, **bad)
-            config = preset(env, learners=10, reports=1)
+            config = preset(env, learners=10, reports=1, **ZOO.get(env, {}))
             runs = [replace(config, seed=seed, exchanges=(exchange,)) for seed in seeds]
             cells.append(f"{np.mean([honest_return(run, 7) for run in runs]):.1f}")
         yield f"| {rule} | {' | '.join(cells)} |"

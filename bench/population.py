@@ -15,6 +15,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from zoo import ZOO
 
 from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset
 from shoal.evaluate import evaluate
@@ -66,7 +67,7 @@ def search(envs: list[str], seeds: range) -> Iterator[str]:
     for env in envs:
         runs = {name: [[], []] for name in ("population", "random search", "preset, best of 16", "preset")}
         for seed in seeds:
-            base = {"steps": STEPS[env], "learners": MEMBERS, "seed": seed, "reports": 40}
+            base = {"steps": STEPS[env], "learners": MEMBERS, "seed": seed, "reports": 40} | ZOO.get(env, {})
             evolve = {"evolve": ("learning_rate", "clip_coef", "ent_coef")}
             updates = preset(env, **base).num_iterations
             rule = {"exchange": "truncation", "local_updates": max(1, updates // SELECTIONS)}

@@ -22,17 +22,20 @@ import tempfile
 import time
 from pathlib import Path
 
+from zoo import zoo_flags
+
 SHOAL = [sys.executable, "-m", "shoal.cli", "train"]
 WORKLOADS = {
     "BipedalWalker-v3, 32 environments": (
-        *("BipedalWalker-v3", "--num-minibatches", "8", "--update-epochs", "4", "--steps", "120000"),
+        *("BipedalWalker-v3", "--num-envs", "32", "--num-steps", "2048", "--hidden", "64", "64"),
+        *("--activation", "tanh", "--num-minibatches", "8", "--update-epochs", "4", "--steps", "120000"),
     ),
     "CartPole-v1, 64 learners x 4": (
         *("CartPole-v1", "--no-preset", "--learners", "64", "--steps", "30000"),
         *("--exchange", "gossip", "--local-updates", "8", "--reports", "5"),
     ),
     "CartPole-v1, 1 learner x 256": ("CartPole-v1", "--no-preset", "--num-envs", "256", "--steps", "1000000"),
-    "CartPole-v1, 1 learner x 8": ("CartPole-v1", "--steps", "40000"),
+    "CartPole-v1, 1 learner x 8": ("CartPole-v1", "--steps", "40000", *zoo_flags("CartPole-v1")),
 }
 WAYS = {
     "1 process on 1 core": (["taskset", "-c", "0"], []),
@@ -87,16 +90,8 @@ def curves() -> None:
         for mesh in ("1x1", "1x2"):
             with tempfile.TemporaryDirectory() as folder:
                 command = [
-                    *SHOAL,
-                    env,
-                    "--learners",
-                    "16",
-                    "--steps",
-                    "50000",
-                    "--mesh",
-                    mesh,
-                    "--out",
-                    folder,
+                    *(*SHOAL, env, *zoo_flags(env), "--learners", "16", "--steps", "50000"),
+                    *("--mesh", mesh, "--out", folder),
                 ]
                 subprocess.run(command, check=True, capture_output=True)
                 returns = json.loads((Path(folder) / "summary.json").read_text())["return_mean"]

@@ -3,10 +3,16 @@
 import errno
 import json
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nobody is kept out
+    fcntl = None
 
 from shoal.types import ShoalError
 
@@ -70,6 +76,30 @@ def make_folder(folder: Path) -> Path:
     with disk_errors("make the folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+class FolderLock:
+    """Keeps a second run out of a folder until it is released, or its process ends in whatever way."""
+
+    def __init__(self) -> None:
+        self.release = lambda: None
+
+    def take(self, folder: Path) -> None:
+        """Refused where another run has it. Leaves no file, and on a disk without locks does nothing."""
+        if fcntl is None:
+            return
+        with disk_errors("open the folder", folder):
+            descriptor = os.open(folder, os.O_RDONLY)
+        self.release = weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.release()
+            raise ShoalError(
+                f"a run in {folder} is under way; wait for its end, or choose another folder with --out"
+            ) from error
+        except OSError:
+            self.release()
 
 
 def sync(path: Path) -> None:

@@ -104,7 +104,8 @@ class MetricsWriter:
 
     def _append(self, text: str) -> None:
         """Adds lines; if the disk fails half way, what was there before stays as it was."""
-        size = self.path.stat().st_size
+        with disk_errors("write", self.path):
+            size = self.path.stat().st_size
         remaining = memoryview(text.encode())
         try:
             with disk_errors("write", self.path):

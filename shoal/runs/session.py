@@ -34,7 +34,7 @@ from shoal.runs.config import (
     to_settings,
     write_config,
 )
-from shoal.runs.files import make_folder
+from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.lineage import read_lineage, schedule_of
 from shoal.runs.metrics import write_summary
 from shoal.runs.scribe import Scribe, speeds
@@ -54,6 +54,7 @@ class Session(NamedTuple):
     state: TrainState
     resumed_step: int | None
     clock: Clock
+    lock: FolderLock
     profile: Profile | None = None
 
 
@@ -87,18 +88,19 @@ def open_session(
     if found and found["iteration"] >= config.num_iterations:
         return config.steps_after(found["iteration"])
     trainer = make_trainer(config, recipe=recipe, mesh=devices, start=found["iteration"] if found else 0)
-    decided(lambda: prepare(folder, config, clobber))
+    lock = FolderLock()
+    decided(lambda: prepare(folder, lock, config, clobber))
     state, timed = trainer.begin(), Profile() if profile else None
     if not found:
-        return Session(folder, trainer, state, None, Clock(), timed)
+        return Session(folder, trainer, state, None, Clock(), lock, timed)
     state, meta = saving.restore(trainer, state, folder)
     step = config.steps_after(meta["iteration"])
-    return Session(folder, trainer, state, step, Clock(**meta["clock"]), timed)
+    return Session(folder, trainer, state, step, Clock(**meta["clock"]), lock, timed)
 
 
-def prepare(folder: Path, config: TrainConfig, clobber: bool) -> None:
-    """Make the folder, empty it if asked, and write down the settings."""
-    make_folder(folder)
+def prepare(folder: Path, lock: FolderLock, config: TrainConfig, clobber: bool) -> None:
+    """Make the folder, keep others out, empty it if asked, and write down the settings."""
+    lock.take(make_folder(folder))
     if clobber:
         clear(folder)
     write_config(folder / "config.yaml", config)
@@ -158,6 +160,7 @@ def watch(session: Session) -> Generator[Report, None, None]:
     finally:
         if in_step and report is not None and report.step != saved_step and np.any(healthy(report)):
             save(session, report)
+        session.lock.release()
 
 
 def scribe_for(session: Session) -> AbstractContextManager[Scribe | None]:

@@ -82,7 +82,6 @@ def test_the_source_is_named(preset):
 @pytest.mark.parametrize(
     ("environment", "batch"),
     [
-        ("CartPole-v1", 256),
         ("Acrobot-v1", 64),
         ("BipedalWalker-v3", 64),
         ("Reacher-v4", 32),

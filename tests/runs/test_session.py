@@ -1,6 +1,7 @@
 """A run in its folder: stopped and taken up by a new process, damaged, prolonged, refused and cleared."""
 
 import csv
+import gc
 import os
 import shutil
 import subprocess
@@ -194,6 +195,39 @@ def test_clobber_starts_over_and_removes_the_run_alone(copied):
     clear(folder)
     assert all(path.read_text() == "mine" for path in own)
     assert not (folder / "config.yaml").exists()
+
+
+@pytest.mark.parametrize("whole", ["plain"], indirect=True)
+def test_a_run_under_way_is_left_alone(copied):
+    config, folder = copied
+    opened = open_session(config, folder, clobber=True)
+    before = (folder / "config.yaml").stat().st_mtime_ns
+    with pytest.raises(ShoalError, match="is under way; wait for its end, or choose another folder"):
+        open_session(config, folder, clobber=True)
+    assert (folder / "config.yaml").stat().st_mtime_ns == before
+    reports = watch(opened)
+    step = next(reports).step
+    reports.close()
+    begun, _ = train(config, folder, until=step + 1)
+    assert begun == step
+
+
+@pytest.mark.parametrize("whole", ["plain"], indirect=True)
+def test_a_run_that_is_forgotten_lets_others_in(copied):
+    config, folder = copied
+    open_session(config, folder, clobber=True)
+    gc.collect()
+    assert open_session(config, folder).resumed_step is None
+
+
+@pytest.mark.parametrize("whole", ["plain"], indirect=True)
+def test_a_folder_that_disappears_is_told_in_one_line(copied):
+    config, folder = copied
+    reports = watch(open_session(config, folder, clobber=True))
+    next(report for report in reports if report.due)
+    shutil.rmtree(folder)
+    with pytest.raises(ShoalError, match=r"cannot write .*metrics\.csv: No such file"):
+        list(reports)
 
 
 def test_the_learners_of_a_run_can_be_chosen(whole):
