@@ -1,0 +1,110 @@
+"""PPO in parts, for its tests: its functions compiled once for each configuration, and made-up rollouts."""
+
+from functools import cache, cached_property, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal import networks, trees
+from shoal.learners import ppo
+from shoal.learners.ppo import PPOConfig, Setup
+from shoal.ops.distributions import distribution_for
+from shoal.types import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Rollout
+
+SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 3, "hidden": (8,)}
+BASE = PPOConfig(**SMALL, target_kl=1e9, anneal_ent=True, norm_obs=True)
+PLAIN = PPOConfig(**SMALL)
+ONCE = PPOConfig(**SMALL | {"num_minibatches": 1, "update_epochs": 1}, norm_obs=True, norm_reward=True)
+KEY = jax.random.key(0)
+PICTURE = Box((36, 36, 1), 0, 255, "uint8")
+SPECS = {
+    "discrete": EnvSpec("discrete", "jax", Box((3,)), Discrete(2)),
+    "multi-discrete": EnvSpec("multi-discrete", "jax", Box((3,)), MultiDiscrete((2, 3))),
+    "multi-binary": EnvSpec("multi-binary", "jax", Box((2, 2)), MultiBinary(3)),
+    "continuous": EnvSpec("continuous", "jax", Box((3,)), Box((2, 1), -1.0, 1.0)),
+    "nature": EnvSpec("nature", "jax", {"eye": PICTURE, "ear": Box((2,))}, Discrete(3)),
+    "impala": EnvSpec("impala", "jax", PICTURE, Discrete(2)),
+}
+
+
+class Lab:
+    """A learner's functions, compiled on first use; `lab` keeps one for each configuration."""
+
+    def __init__(self, config, kind):
+        spec = SPECS[kind]
+        network = plainly(networks.actor_critic(hidden=config.hidden, images=config.network))
+        self.setup = Setup(config, spec, distribution_for(spec.action), network, num_updates=10)
+        self.assess = jax.jit(partial(ppo.assess, self.setup))
+        self.act = jax.jit(partial(ppo.act, self.setup))
+        self.update = jax.jit(partial(ppo.update, self.setup))
+        self.update_two = jax.jit(jax.vmap(partial(ppo.update, self.setup)))
+        self.state = jax.jit(partial(ppo.init, self.setup))(KEY)
+
+    @cached_property
+    def rollout(self):
+        return self.play(self.state)[0]
+
+    def play(self, state, seed=0):
+        """Actions of the learner's own on random observations, with ends of both kinds; and their noise."""
+        shape = (self.setup.config.num_steps, self.setup.config.num_envs)
+        rng = np.random.default_rng(seed)
+        terminated, truncated, valid = np.zeros((3, *shape), bool)
+        over = np.zeros(shape[1], bool)
+        for t in range(shape[0]):
+            valid[t] = ~over
+            terminated[t], truncated[t] = valid[t] & (rng.random((2, shape[1])) < 0.2)
+            over = terminated[t] | truncated[t]
+        obs, last_obs = (random_obs(rng, self.setup.spec.observation, s) for s in (shape, shape[1:]))
+        noise = self.setup.distribution.draw(jax.random.key(seed), shape)
+        action, _ = self.act(state, obs, noise)
+        reward = jnp.float32(np.where(valid, rng.normal(size=shape), 0.0))
+        ends = map(jnp.asarray, (terminated, truncated, valid))
+        return Rollout(obs, action, reward, *ends, last_obs), noise
+
+
+@cache
+def lab(config=BASE, kind="discrete"):
+    return Lab(config, kind)
+
+
+def plainly(make):
+    """The same network with normal weights: orthogonal ones take long to compile."""
+
+    def fill(key, spec, num_outputs):
+        rng = np.random.default_rng(0)
+        scale = lambda shape: np.prod(shape[:-1]) ** -0.5 if len(shape) > 1 else 0.1
+        shapes = jax.eval_shape(lambda: make(key, spec, num_outputs))
+        return jax.tree.map(lambda s: jnp.float32(rng.normal(0, scale(s.shape), s.shape)), shapes)
+
+    return fill
+
+
+def random_obs(rng, space, shape):
+    if isinstance(space, dict):
+        return {name: random_obs(rng, box, shape) for name, box in space.items()}
+    if space.dtype == "uint8":
+        return jnp.asarray(rng.integers(0, 256, (*shape, *space.shape)), jnp.uint8)
+    return jnp.float32(rng.normal(3.0, 2.0, (*shape, *space.shape)))
+
+
+def twice(tree):
+    return trees.stack([tree, tree])
+
+
+def assert_equal(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def assert_finite(tree):
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
+
+
+def differ(a, b):
+    return any(np.any(x != y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def caught_batch(monkeypatch, setup, state, rollout):
+    """What `update` is about to learn from."""
+    monkeypatch.setattr(ppo, "learn", lambda setup, key, state, rollout, batch: (state, batch))
+    return jax.jit(partial(ppo.update, setup))(KEY, state, rollout)[1]
