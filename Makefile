@@ -32,8 +32,9 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# tests compile in a hurry, which does not pay where they run for long
 learn: setup
-	$(BIN)/pytest -m learn tests/learning
+	XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=3" $(BIN)/pytest -m learn tests/learning
 
 bench: setup
 	$(BIN)/python bench/run.py

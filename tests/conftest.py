@@ -1,4 +1,4 @@
-"""Tests see two CPU devices, strict shapes and a compilation cache."""
+"""Tests see two CPU devices, strict shapes, programs compiled in a hurry and a compilation cache."""
 
 import gc
 import os
@@ -7,6 +7,16 @@ from pathlib import Path
 
 import jax
 import pytest
+
+HASTE = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+"""Most of the time of most tests is compiling: this more than halves it. The processes they start inherit it.
+
+XLA_FLAGS=--xla_backend_optimization_level=3 has programs compiled as they are for users (make learn).
+"""
+
+flags = os.environ.get("XLA_FLAGS", "")
+if "xla_backend_optimization_level" not in flags:
+    os.environ["XLA_FLAGS"] = f"{flags} {HASTE}".strip()
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")

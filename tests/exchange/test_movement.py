@@ -23,7 +23,7 @@ TWO = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "da
 def test_four_devices():
     """Plans, draws, exchanges and their memory are the same to the bit on 1, 2 and 4 devices."""
     script = Path(__file__).with_name("on_four_devices.py")
-    flags = "--xla_force_host_platform_device_count=4"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
     cache = str(jax.config.jax_compilation_cache_dir)
     env = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": cache}
     done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, timeout=600)
