@@ -58,11 +58,11 @@ def everyone(num, absent=()):
 
 def by_loop(learner, matrix, cohort, rollout):
     """sum_j W_ij opinion_j(obs_i), an edge at a time; the weights (L,) and the opinions, L first."""
-    rows = []
+    rows, opinion = [], jax.jit(learner.opinion)
     for i in range(len(matrix)):
-        zero = jax.tree.map(jnp.zeros_like, learner.opinion(trees.take(cohort, 0), rollout.obs[:, i]))
+        zero = jax.tree.map(jnp.zeros_like, opinion(trees.take(cohort, 0), rollout.obs[:, i]))
         for j in np.flatnonzero(matrix[i]):
-            heard = learner.opinion(trees.take(cohort, int(j)), rollout.obs[:, i])
+            heard = opinion(trees.take(cohort, int(j)), rollout.obs[:, i])
             zero = jax.tree.map(lambda a, b, w=matrix[i, j]: a + w * b, zero, heard)
         rows.append(zero)
     return matrix.sum(1), trees.stack(rows)
@@ -78,8 +78,9 @@ def assert_heard(given, expected, atol=1e-5):
 
 def met(exchange, cohort, standing=None, key=KEY, memory=None):
     """The exchange's memory after one meeting."""
-    memory = exchange.init(cohort)[0] if memory is None else memory
-    return exchange.apply(key, memory, cohort, standing or everyone(trees.num_rows(cohort)))[0]
+    memory = jax.jit(exchange.init)(cohort)[0] if memory is None else memory
+    standing = standing or everyone(trees.num_rows(cohort))
+    return jax.jit(exchange.apply)(key, memory, cohort, standing)[0]
 
 
 @pytest.mark.parametrize("group", [1, 2, 4])
@@ -174,7 +175,7 @@ def test_two_devices_say_what_one_says(matrix):
     cohort, rollout = cohort_of(num), rollout_of(num)
     devices = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
     one, two = neighbours(TOY, matrix), neighbours(TOY, matrix, Transport(devices))
-    (alone,) = one.advise(met(one, cohort), rollout).advice
+    (alone,) = jax.jit(one.advise)(met(one, cohort), rollout).advice
     turned = lambda axis: lambda tree: jax.tree.map(lambda x: jnp.moveaxis(x, *axis), tree)
 
     def advise(memory, obs):  # a device has its own learners, counted from 0; L goes first to be divided

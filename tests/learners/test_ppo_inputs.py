@@ -133,11 +133,12 @@ def test_the_environment_gets_the_clipped_action_and_the_learner_keeps_its_own()
 
 @pytest.mark.parametrize("kind", [kind for kind in SPECS if kind != "discrete"])
 def test_every_kind_of_action_and_observation_trains_a_step(kind):
-    config = replace(ONCE, network="impala") if kind == "impala" else ONCE
+    pictures = {"nature": replace(ONCE, num_steps=2), "impala": replace(ONCE, num_steps=2, network="impala")}
+    config = pictures.get(kind, ONCE)
     here = lab(config, kind)
     state, rollout = here.state, here.rollout
     shapes = {"multi-discrete": (2,), "multi-binary": (3,), "continuous": (2, 1), "nature": (), "impala": ()}
-    assert rollout.action.shape == (8, 4, *shapes[kind])
+    assert rollout.action.shape == (config.num_steps, 4, *shapes[kind])
     after, metrics = here.update(KEY, state, rollout)
     assert_finite((after.params, after.opt_state, after.statistics, metrics))
     changed = jax.tree.map(lambda a, b: bool(np.any(a != b)), state.params, after.params)

@@ -1,6 +1,7 @@
 """Teams: known payoffs, permutations, the dead, what critics see, and who learns when."""
 
 from dataclasses import replace
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -220,7 +221,7 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     algo = PPOConfig(num_envs=4, num_steps=8, num_minibatches=1, hidden=(4,), past_selves=2, snapshot_every=3)
     env = game(PENNIES, teams=(0, 1))
     learner = team(lambda seen, num: ppo(replace(algo, num_envs=num), seen, 10), algo, env.spec, 4)
-    state = learner.init(jax.random.key(0))
+    state = jax.jit(learner.init)(jax.random.key(0))
 
     def always(choice, params):
         sure = jnp.full(2, -50.0).at[choice].set(50.0)
@@ -235,13 +236,14 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     state = state._replace(params=now, memory=state.memory._replace(past=past))
     cohort = jax.tree.map(lambda x: x[None], state)
     rows = from_jax(env).build(np.zeros((1, 4), np.uint32), False)
-    worlds = begin(rows, jax.random.split(jax.random.key(1), (1, 4)), ())
-    _, _, rollout = collect(rows, learner, 8, jax.random.split(jax.random.key(2), 1), cohort, worlds)
+    worlds = jax.jit(partial(begin, rows))(jax.random.split(jax.random.key(1), (1, 4)), ())
+    play = jax.jit(partial(collect, rows, learner, 8))
+    _, _, rollout = play(jax.random.split(jax.random.key(2), 1), cohort, worlds)
     expected = np.array([[0, 0], [0, 0], [1, 0], [0, 1]])
     np.testing.assert_array_equal(rollout.action[:, 0], np.broadcast_to(expected, (8, 4, 2)))
     visiting = learner.visit(state, 7)
     noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, 7)))
-    greedy, _ = learner.act(visiting, jnp.ones((7, 2, 1)), noise, jnp.ones(7, bool))
+    greedy, _ = jax.jit(learner.act)(visiting, jnp.ones((7, 2, 1)), noise, jnp.ones(7, bool))
     np.testing.assert_array_equal(greedy, 0)
 
     one = jax.tree.map(lambda x: x[:, 0], rollout._replace(last_obs=()))._replace(

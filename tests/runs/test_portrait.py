@@ -41,7 +41,7 @@ def untrained(folder: Path, env: str, **settings) -> Path:
     """A checkpoint of a learner that has seen nothing, for which nothing but its `init` is compiled."""
     config = preset(env, hidden=[8], env_options={"max_episode_steps": 20}, **settings)
     learner = make_learner(config, shoal.make(env).spec)
-    cohort = jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 1))
+    cohort = jax.jit(jax.vmap(learner.init))(jax.random.split(jax.random.key(0), 1))
     meta = {"iteration": 0, "score": None, "scores": [None]}
     checkpoint.save(folder / "checkpoints", 0, {"cohort": cohort}, meta)
     write_config(folder / "config.yaml", config)
