@@ -266,6 +266,7 @@ def test_a_draw_depends_on_key_index_and_name_alone():
 
 
 def test_compiled_is_the_same():
+    """Up to the last bit of a logarithm near -10, which is 1e-6, and so as much of its exponential."""
     mutate = jnp.arange(4000) % 2 == 0
     every = {
         name: ALL[text] for name, text in zip(Hypers._fields, [*TEXTS[3:], *list(ALL)[-2:]], strict=True)
@@ -276,7 +277,7 @@ def test_compiled_is_the_same():
         run(jax.random.key(0), cohort(4000), mutate),
         strict=True,
     ):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=3e-6)
 
 
 def test_ppo_with_its_default_priors_stays_within_them():
