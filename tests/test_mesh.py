@@ -34,6 +34,8 @@ PPO = PPOConfig(
     target_kl=0.05,
 )
 CONFIG = TrainConfig("CartPole-v1", algo=PPO, steps=64 * 6, learners=2, seed=3, reports=6)
+STAR = ExchangeConfig("neighbours", topology="star", local_updates=2)  # more edges on one device than another
+RUNS = {"alone": CONFIG, "star": replace(CONFIG, exchanges=(STAR,), learners=4)}
 
 
 def assert_close(a, b, rtol=1e-4, atol=1e-5):
@@ -41,9 +43,15 @@ def assert_close(a, b, rtol=1e-4, atol=1e-5):
 
 
 @cache
-def advanced(mesh, updates):
-    trainer = make_trainer(CONFIG, mesh=mesh)
+def trainer_on(mesh, run):
+    trainer = make_trainer(RUNS[run], mesh=mesh)
     assert trainer.mesh.devices.shape == read_shape(mesh)
+    return trainer
+
+
+@cache
+def advanced(mesh, updates, run="alone"):
+    trainer = trainer_on(mesh, run)
     return trainer.advance(trainer.begin(), np.int32(updates))
 
 
@@ -184,19 +192,14 @@ def test_a_mesh_is_chosen_from_the_devices_there_are(learners, envs, platform, c
     assert choose_shape(learners, envs, [Device(platform)] * count) == shape
 
 
-STAR = ExchangeConfig("neighbours", topology="star", local_updates=2)  # more edges on one device than another
-
-
 @pytest.mark.parametrize(
-    ("exchanges", "meshes"), [((), ("1x2", "2x1")), ((), ("1x1", "1x2")), ((STAR,), ("2x1", "1x1"))]
+    ("run", "before", "after"), [("alone", "1x2", "2x1"), ("alone", "1x1", "1x2"), ("star", "2x1", "1x1")]
 )
-def test_a_run_goes_on_on_other_devices(go_on, tmp_path, exchanges, meshes):
-    config = replace(CONFIG, exchanges=exchanges, learners=4 if exchanges else 2)
-    assert go_on(config, tmp_path, until=64 * 3, mesh=meshes[0])[0] is None
-    resumed, found = go_on(config, tmp_path, mesh=meshes[1])
+def test_a_run_goes_on_on_other_devices(go_on, tmp_path, run, before, after):
+    assert go_on(RUNS[run], tmp_path, until=64 * 3, mesh=before)[0] is None
+    resumed, found = go_on(RUNS[run], tmp_path, mesh=after)
     assert resumed == 64 * 3
-    straight = make_trainer(config, mesh="1x1")
-    expected, _ = straight.advance(straight.begin(), np.int32(6))
+    expected, _ = advanced("1x1", 6, run)
     assert_close(found.state.cohort.params, expected.cohort.params, atol=1e-4)
     assert_close(found.state.worlds.episodes.returns, expected.worlds.episodes.returns)
 
