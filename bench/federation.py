@@ -57,8 +57,7 @@ def different_worlds(env: str, seeds: range):
     for spread in (0.05, 1.0, 2.0):
         found = {kind: [] for kind in kinds}
         for (kind, exchanges), seed in product(kinds.items(), seeds):
-            settings = ZOO.get(env, {}) | {"steps": STEPS[env], "seed": seed, "env_spread": spread}
-            config = preset(env, learners=8, reports=1, **settings)
+            config = preset(env, steps=STEPS[env], learners=8, seed=seed, env_spread=spread, reports=1)
             found[kind].append(scores_in_worlds(replace(config, exchanges=exchanges)))
         better = sum(a[2] > b[2] for a, b in zip(found["averaged"], found["isolated"], strict=True))
         for kind, rows in found.items():

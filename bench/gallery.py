@@ -117,9 +117,10 @@ def draw_curves(runs: list[Path], path: Path) -> None:
             curve = pivot(read_metrics(run), "return_mean")
             axes.plot(curve.steps, curve.values, color=PALETTE[4], linewidth=0.7)
             axes.plot(curve.steps, np.nanmean(curve.values, axis=1), color=PALETTE[0], linewidth=1.8)
-            if run.name in PAF:
-                axes.axhline(PAF[run.name], color=PALETTE[1], linestyle="--", linewidth=1.0)
-            axes.set_title(run.name)
+            name = read_settings(run / "config.yaml")["env"]
+            if name in PAF:
+                axes.axhline(PAF[name], color=PALETTE[1], linestyle="--", linewidth=1.0)
+            axes.set_title(name)
             axes.ticklabel_format(axis="x", style="sci", scilimits=(3, 3))
 
     write_figure(path, draw, (4.0 * COLUMNS, 2.4 * num_rows))
@@ -143,7 +144,8 @@ def cell(run: Path) -> str:
     summary = json.loads((run / "summary.json").read_text())
     rows = json.loads((run / "evaluation.json").read_text())
     score = np.mean([row["return_mean"] for row in rows])
-    name, planned = run.name, read_settings(run / "config.yaml")["steps"]
+    settings = read_settings(run / "config.yaml")
+    name, planned = settings["env"], settings["steps"]
     so_far = f"{summary['steps']:,} steps" + (f" of {planned:,}" if summary["steps"] < planned else "")
     return (
         f"![{name}](images/{picture_of(run).name})<br>**{name}** {score:.1f}<br>"

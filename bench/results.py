@@ -70,7 +70,7 @@ def shoal(*arguments: str) -> str:
 
 def row(env: str, algo: str, learners: int, out: Path, flags: list[str]) -> str:
     """Trains, evaluates, and keeps what came of it as evaluation.json (bench/gallery.py reads it)."""
-    folder = out / algo / env
+    folder = out / algo / env.replace("/", "-")
     shoal("train", env, "--algo", algo, "--learners", str(learners), "--out", str(folder), *flags)
     evaluation = shoal("eval", str(folder), "--episodes", "100", "--json")
     (folder / "evaluation.json").write_text(evaluation, encoding="utf-8")

@@ -163,11 +163,12 @@ def _gym_names() -> Collection[str]:
 
 
 def _gym_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
-    name, ram = _without_ram(name)
     if not name.startswith("ALE/"):
         return gym_recipe(name, options)
+    game, ram = _without_ram(name)
     ale = {key: value for key, value in (ram | options).items() if key != "episodic_life"}
-    return gym_recipe(name, ale, options.get("episodic_life", False))
+    recipe = gym_recipe(game, ale, options.get("episodic_life", False))
+    return recipe._replace(spec=replace(recipe.spec, name=name))
 
 
 def _without_ram(name: str) -> tuple[str, dict[str, Any]]:

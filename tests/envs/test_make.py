@@ -158,7 +158,8 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
 
 def test_atari_by_gymnasium():
     pytest.importorskip("ale_py")
-    assert make("gym:ALE/Breakout-ram-v5").spec.observation.shape == (128,)
+    spec = make("gym:ALE/Breakout-ram-v5").spec
+    assert (spec.name, spec.observation.shape) == ("ALE/Breakout-ram-v5", (128,))
     assert make("gym:ALE/Breakout-v5").spec.observation.shape == (210, 160, 3)
 
 
