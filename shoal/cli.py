@@ -3,7 +3,7 @@
 import json
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +13,7 @@ import tyro
 from shoal.types import ShoalError
 
 if TYPE_CHECKING:
+    from shoal.evaluate import Evaluation
     from shoal.processes import Place
     from shoal.settings import TrainConfig
 
@@ -303,8 +304,20 @@ def evaluate(arguments: list[str]) -> int:
     if options.episodes < 1:
         raise ShoalError(f"episodes must be at least 1, not {options.episodes}")
     _remember_compilations()
+    from shoal.runs import show
+
+    if options.json:
+        with show.chatter_aside():
+            rows = _evaluated(options)
+        print(json.dumps([row.printed() for row in rows], indent=1))
+    else:
+        show.evaluations(_evaluated(options))
+    return 0
+
+
+def _evaluated(options: Eval) -> "Sequence[Evaluation]":
     from shoal.evaluate import evaluate, evaluate_worlds, summarise
-    from shoal.runs import session, show
+    from shoal.runs import session
 
     opened = session.open_run(options.run, options.checkpoint)
     names, cohort = session.choose(opened, options.learner)
@@ -313,18 +326,12 @@ def evaluate(arguments: list[str]) -> int:
     how = {"seed": options.seed, "sampled": options.sampled}
     if options.against:
         other = session.open_run(options.against, options.checkpoint)
-        rows = session.matches(opened, other, options.learner, options.episodes, **how)
-    elif places is None:
+        return session.matches(opened, other, options.learner, options.episodes, **how)
+    if places is None:
         returns, lengths = evaluate(opened.recipe, opened.learner, cohort, options.episodes, **how)
         spec = opened.recipe.spec
-        rows = [summarise(*row, world, spec) for row in zip(names, returns, lengths, strict=True)]
-    else:
-        rows = evaluate_worlds(opened.recipe, opened.learner, cohort, names, places, **how)
-    if options.json:
-        print(json.dumps([row.printed() for row in rows], indent=1))
-    else:
-        show.evaluations(rows)
-    return 0
+        return [summarise(*row, world, spec) for row in zip(names, returns, lengths, strict=True)]
+    return evaluate_worlds(opened.recipe, opened.learner, cohort, names, places, **how)
 
 
 def play(arguments: list[str]) -> int:

@@ -1,5 +1,6 @@
 """The command as a person uses it: train, stop, resume, evaluate, play, plot, and mistakes."""
 
+import ctypes
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from PIL import Image
 
 from shoal.cli import main
 from shoal.runs.metrics import read_metrics
+from shoal.runs.show import chatter_aside
 
 SMALL = [
     "--num-envs",
@@ -222,3 +224,14 @@ def test_a_signal_saves_and_the_same_command_goes_on(number, tmp_path):
     assert summary["interrupted"] is True
     saved = sorted((tmp_path / "run" / "checkpoints").glob("*.json"))
     assert json.loads(saved[-1].read_text())["step"] == summary["steps"]
+
+
+def test_what_environments_print_is_kept_out_of_the_answer(capfd):
+    with chatter_aside():
+        print("from Python")
+        os.write(1, b"from the system\n")
+        ctypes.CDLL(None).printf(b"from C\n")
+    print("the answer")
+    said = capfd.readouterr()
+    assert said.out == "the answer\n"
+    assert sorted(said.err.splitlines()) == ["from C", "from Python", "from the system"]

@@ -1,9 +1,12 @@
 """What a person sees in the terminal."""
 
+import ctypes
+import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +126,22 @@ def profiled(profile: Profile) -> None:
         table.add_row(part, f"{spent:.6f}", f"{100 * spent / total:.0f} %")
     table.add_row("all", f"{total:.6f}", "")
     Console().print(table)
+
+
+@contextmanager
+def chatter_aside() -> Iterator[None]:
+    """What environments print, PyBullet's C++ for one, goes to stderr: stdout is kept for the answer."""
+    sys.stdout.flush()
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if os.name == "posix":
+            ctypes.CDLL(None).fflush(None)  # C has a buffer of its own
+        os.dup2(answers, 1)
+        os.close(answers)
 
 
 def evaluations(rows: Sequence[Evaluation]) -> None:
