@@ -30,14 +30,14 @@ for name, (colour, settings) in KINDS.items():
     for report in shoal.train(config):
         steps.append(report.step)
         apart.append(report.metrics["disagreement/policy"].mean())
-        if len(steps) % 16 == 0:
+        if len(steps) % 4 == 0:
             played.append(report.step)
             returns.append(shoal.evaluate(recipe, learner, report.state.cohort, EPISODES, params=fresh)[0])
     returns = np.mean(returns, 2)  # (reports, learners)
     left.plot(played, returns, color=colour, linewidth=0.6, alpha=0.4)
     left.plot(played, returns.mean(1), color=colour, linewidth=2.5, label=name)
-    between = np.lib.stride_tricks.sliding_window_view(apart, 8).max(1)  # the largest between two exchanges
-    right.plot(steps[7:], between, color=colour, linewidth=2.5, label=name)
+    between = np.lib.stride_tricks.sliding_window_view(apart, 4).max(1)  # the largest between two exchanges
+    right.plot(steps[3:], between, color=colour, linewidth=2.5, label=name)
 left.set(ylabel="return in unseen worlds", ylim=(0, 520))
 right.set(ylabel="KL to the other policies", yscale="log")
 for axis in (left, right):
@@ -45,7 +45,7 @@ for axis in (left, right):
     axis.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:.0f}k")
     axis.grid(color="#e5e5e5")
     axis.spines[["top", "right"]].set_visible(False)
-left.legend(frameon=False, loc="upper left")
+left.legend(frameon=False, loc="lower right")
 figure.tight_layout()
 figure.savefig(HERE / "federation.png", dpi=130)
 
