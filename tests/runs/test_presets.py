@@ -83,7 +83,6 @@ def test_the_source_is_named(preset):
     ("environment", "batch"),
     [
         ("Acrobot-v1", 64),
-        ("BipedalWalker-v3", 64),
         ("Reacher-v4", 32),
         ("Swimmer-v4", 256),
         ("Breakout-v5", 256),
