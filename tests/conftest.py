@@ -43,12 +43,14 @@ def room_for_programs():
 def go_on():
     """`go_on(config, folder, until)`: a run trained to its end, or to so many steps, in its folder.
 
-    Returns the step it went on from, None for a new run, and its last report.
+    Returns the step it went on from, None for a new run, and its last report, None where none was left to do.
     """
     from shoal.runs.session import open_session, watch
 
     def trained(config, folder, until=None, mesh=None):
         opened = open_session(config, folder, mesh=mesh)
+        if isinstance(opened, int):
+            return opened, None
         reports, report = watch(opened), None
         for report in reports:
             if until is not None and report.step >= until:

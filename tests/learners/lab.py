@@ -49,18 +49,24 @@ class Lab:
         """Actions of the learner's own on random observations, with ends of both kinds; and their noise."""
         shape = (self.setup.config.num_steps, self.setup.config.num_envs)
         rng = np.random.default_rng(seed)
-        terminated, truncated, valid = np.zeros((3, *shape), bool)
-        over = np.zeros(shape[1], bool)
-        for t in range(shape[0]):
-            valid[t] = ~over
-            terminated[t], truncated[t] = valid[t] & (rng.random((2, shape[1])) < 0.2)
-            over = terminated[t] | truncated[t]
+        terminated, truncated, valid = random_ends(rng, shape)
         obs, last_obs = (random_obs(rng, self.setup.spec.observation, s) for s in (shape, shape[1:]))
         noise = self.setup.distribution.draw(jax.random.key(seed), shape)
         action, _ = self.act(state, obs, noise)
         reward = jnp.float32(np.where(valid, rng.normal(size=shape), 0.0))
         ends = map(jnp.asarray, (terminated, truncated, valid))
         return Rollout(obs, action, reward, *ends, last_obs), noise
+
+
+def random_ends(rng, shape):
+    """(terminated, truncated, valid), (T, E) each: after an end comes a reset step, which is not valid."""
+    terminated, truncated, valid = np.zeros((3, *shape), bool)
+    over = np.zeros(shape[1], bool)
+    for t in range(shape[0]):
+        valid[t] = ~over
+        terminated[t], truncated[t] = valid[t] & (rng.random((2, shape[1])) < 0.2)
+        over = terminated[t] | truncated[t]
+    return terminated, truncated, valid
 
 
 @cache

@@ -22,6 +22,7 @@ from shoal.ops.statistics import empty, merge, summarise
 from shoal.program import make_trainer
 from shoal.settings import TrainConfig
 from shoal.types import Box, Discrete, EnvSpec, Rollout, ShoalError
+from tests.learners.lab import random_ends
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
@@ -57,12 +58,7 @@ def update_of(config):
 
 def rollout_of(seed, shape=(8, 4)):
     rng = np.random.default_rng(seed)
-    terminated, truncated, valid = np.zeros((3, *shape), bool)
-    over = np.zeros(shape[1], bool)
-    for t in range(shape[0]):
-        valid[t] = ~over
-        terminated[t], truncated[t] = valid[t] & (rng.random((2, shape[1])) < 0.2)
-        over = terminated[t] | truncated[t]
+    terminated, truncated, valid = random_ends(rng, shape)
     obs = jnp.float32(rng.normal(size=(shape[0] + 1, shape[1], 4)))
     reward = jnp.float32(np.where(valid, rng.normal(1.0, 1.0, shape), 0.0))
     action = jnp.asarray(rng.integers(0, 2, shape))

@@ -51,26 +51,13 @@ finish(opened, report, interrupted=False)
 """
 
 
-def train(config, folder, until=None, **options):
-    """Go on with a run to its end or to `until` steps; returns where it began and its last report."""
-    opened = open_session(config, folder, **options)
-    if isinstance(opened, int):  # nothing was left to do
-        return opened, None
-    reports, report = watch(opened), None
-    for report in reports:
-        if until is not None and report.step >= until:
-            break
-    reports.close()
-    return opened.resumed_step, report
-
-
 @pytest.fixture(scope="module", params=CONFIGS)
-def whole(request, tmp_path_factory):
+def whole(request, tmp_path_factory, go_on):
     """A run of 2,048 steps without a break, with a checkpoint at every row."""
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "SAVE_SECONDS", -1.0)
-        train(CONFIGS[request.param], folder)
+        go_on(CONFIGS[request.param], folder)
     return CONFIGS[request.param], folder
 
 
@@ -92,7 +79,7 @@ def rows(folder):
         return [{k: v for k, v in row.items() if k not in CLOCKS} for row in csv.DictReader(file)]
 
 
-def test_a_whole_run_leaves_its_rows_and_checkpoints(whole):
+def test_a_whole_run_leaves_its_rows_and_checkpoints(whole, go_on):
     config, folder = whole
     steps = [int(row["step"]) for row in rows(folder)]
     assert steps == [step for step in range(256, 2049, 256) for _ in range(config.learners)]
@@ -100,14 +87,14 @@ def test_a_whole_run_leaves_its_rows_and_checkpoints(whole):
     assert {"step_000001536", "step_000001792", "step_000002048"} <= kept
     assert len(kept) <= checkpoint.KEEP + 1
     assert from_settings(read_settings(folder / "config.yaml")) == config
-    assert train(config, folder) == (2048, None)
+    assert go_on(config, folder) == (2048, None)
 
 
-def test_half_a_run_and_a_new_process_make_the_whole_bit_for_bit(whole, tmp_path, monkeypatch):
+def test_half_a_run_and_a_new_process_make_the_whole_bit_for_bit(whole, tmp_path, monkeypatch, go_on):
     """Stopped between two rows, at step 1,088."""
     config, folder = whole
     monkeypatch.setattr(sys.modules["shoal.train"], "PULSE_SECONDS", 0.0)
-    begun, report = train(config, tmp_path, until=1088)
+    begun, report = go_on(config, tmp_path, until=1088)
     assert (begun, report.step) == (None, 1088)
     assert [path.stem for path in (tmp_path / "checkpoints").glob("*.json")] == ["step_000001088"]
     cache = jax.config.jax_compilation_cache_dir
@@ -125,7 +112,7 @@ def latest(folder):
     return checkpoint.load_latest(folder / "checkpoints", {})
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(copied, whole):
+def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(copied, whole, go_on):
     """As if the process had died soon after step 1,792, and the disk had spoilt what it saved there."""
     config, folder = copied
     for path in (folder / "checkpoints").glob("step_000002048.*"):
@@ -135,7 +122,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(copied, w
     contents[-1] ^= 255
     newest.write_bytes(contents)
     with pytest.warns(RuntimeWarning, match=r"step_000001792.*damaged.*before it"):
-        begun, report = train(config, folder)
+        begun, report = go_on(config, folder)
     assert (begun, report.step) == (1536, 2048)
     assert final_bits(folder) == final_bits(whole[1])
     assert rows(folder) == rows(whole[1])
@@ -164,13 +151,13 @@ def test_other_settings_are_refused_and_the_difference_is_shown(whole):
 
 
 @pytest.mark.parametrize("whole", ["plain"], indirect=True)
-def test_more_steps_go_on_from_where_it_ended(copied, whole):
+def test_more_steps_go_on_from_where_it_ended(copied, whole, go_on):
     config, folder = copied
     longer = replace(config, steps=2 * 2048, reports=16)
     with pytest.raises(ShoalError, match="reports: 8 -> 16"):
         open_session(longer, folder)
     longer = replace(longer, reports=8)
-    begun, report = train(longer, folder, until=2048 + 512)
+    begun, report = go_on(longer, folder, until=2048 + 512)
     assert (begun, report.step) == (2048, 2560)
     assert from_settings(read_settings(folder / "config.yaml")) == longer
     assert rows(folder)[:8] == rows(whole[1])
@@ -198,7 +185,7 @@ def test_clobber_starts_over_and_removes_the_run_alone(copied):
 
 
 @pytest.mark.parametrize("whole", ["plain"], indirect=True)
-def test_a_run_under_way_is_left_alone(copied):
+def test_a_run_under_way_is_left_alone(copied, go_on):
     config, folder = copied
     opened = open_session(config, folder, clobber=True)
     before = (folder / "config.yaml").stat().st_mtime_ns
@@ -208,7 +195,7 @@ def test_a_run_under_way_is_left_alone(copied):
     reports = watch(opened)
     step = next(reports).step
     reports.close()
-    begun, _ = train(config, folder, until=step + 1)
+    begun, _ = go_on(config, folder, until=step + 1)
     assert begun == step
 
 
