@@ -119,17 +119,24 @@ class Replay(NamedTuple):
     count: Array  # () int32, so far
 
 
+Tail = Rollout | tuple[()]
+"""The last n - 1 steps, whose returns are not known yet; with n = 1 nothing, rather than arrays of no steps:
+compiling those for several devices crashes jaxlib 0.11.2."""
+
+
 class Past(NamedTuple):
     """What a learner remembers of its steps."""
 
     replay: Replay
-    tail: Rollout  # the last n - 1 steps, whose returns are not known yet
+    tail: Tail
     num_steps: Array  # () int32, environment steps so far
     warm: Array  # () bool: too few of them to learn from, so actions are random
 
 
 def abandon(past: Past) -> Past:
     """The past of a learner about to begin new episodes: what waits for later steps waits in vain."""
+    if not past.tail:
+        return past
     return past._replace(tail=past.tail._replace(valid=jnp.zeros_like(past.tail.valid)))
 
 
@@ -185,8 +192,10 @@ def sample(replay: Replay, key: Array, shape: tuple[int, ...]) -> Transition:
     return jax.tree.map(lambda ring: ring[index], replay.data)
 
 
-def no_tail(spec: EnvSpec, action: jax.ShapeDtypeStruct, num_envs: int, n: int) -> Rollout:
+def no_tail(spec: EnvSpec, action: jax.ShapeDtypeStruct, num_envs: int, n: int) -> Tail:
     """The steps before the first one: none of them valid."""
+    if n == 1:
+        return ()
     shape = (n - 1, num_envs)
     never = jnp.zeros(shape, bool)
     return Rollout(
@@ -200,14 +209,15 @@ def no_tail(spec: EnvSpec, action: jax.ShapeDtypeStruct, num_envs: int, n: int) 
     )
 
 
-def transitions(tail: Rollout, rollout: Rollout, n: int) -> tuple[Transition, Array, Rollout]:
+def transitions(tail: Tail, rollout: Rollout, n: int) -> tuple[Transition, Array, Tail]:
     """The transitions of T steps (T, E, ...), which of them are valid (T, E), and the tail for next time.
 
     A step is looked at once the n - 1 after it are known: `tail` holds those that still wait.
     """
     num_steps = rollout.reward.shape[0]
     new = rollout._replace(last_obs=(), advice=(), begins=())
-    whole = jax.tree.map(lambda old, new: jnp.concatenate([old, new]), tail, new)  # (T + n - 1, E, ...)
+    join = lambda old, new: jnp.concatenate([old, new])
+    whole = jax.tree.map(join, tail, new) if tail else new  # (T + n - 1, E, ...)
     after = jax.tree.map(lambda x, last: jnp.concatenate([x[1:], last[None]]), whole.obs, rollout.last_obs)
     window = lambda tree, k: jax.tree.map(lambda x: x[k : k + num_steps], tree)
     first = window(whole, 0)
@@ -222,7 +232,8 @@ def transitions(tail: Rollout, rollout: Rollout, n: int) -> tuple[Transition, Ar
         terminated = jnp.where(alive, step.terminated, terminated)
         alive = alive & ~(step.terminated | step.truncated)
     rows = Transition(first.obs, first.action, jnp.stack(rewards, -1), steps, next_obs, terminated)
-    return rows, first.valid, jax.tree.map(lambda x: x[num_steps:], whole)
+    waiting = jax.tree.map(lambda x: x[num_steps:], whole) if tail else ()
+    return rows, first.valid, waiting
 
 
 def discounted(batch: Transition, gamma: Array) -> tuple[Array, Array]:
