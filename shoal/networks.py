@@ -159,6 +159,7 @@ def make_encoder(
 def actor_critic(
     *,
     hidden: tuple[int, ...] = (64, 64),
+    critic_hidden: tuple[int, ...] | None = None,
     activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "tanh",
     images: Literal["nature", "impala", "mlp"] = "nature",
     init: Literal["orthogonal", "xavier"] = "orthogonal",
@@ -167,9 +168,9 @@ def actor_critic(
 ) -> NetworkMaker:
     """The usual actor-critic: heads orthogonal with gains 0.01 (policy) and 1 (value).
 
-    Vectors go through separate `hidden` layers for actor and critic; images through a shared
-    convolutional encoder and straight to the heads. `split` sends parts of an observation through layers of
-    their own first.
+    Vectors go through separate `hidden` layers for actor and critic (`critic_hidden` where its sizes are
+    others); images through a shared convolutional encoder and straight to the heads. `split` sends parts of
+    an observation through layers of their own first.
 
     >>> import jax, shoal
     >>> spec = shoal.make("CartPole-v1").spec
@@ -187,6 +188,7 @@ def actor_critic(
         ActorCritic,
         part,
         hidden=hidden,
+        critic_hidden=critic_hidden,
         activation=activation,
         images=images,
         init=init,
@@ -200,6 +202,7 @@ def put_together(
     part: Callable[[Array, tuple[int, ...], int, float], Tree],
     *,
     hidden: tuple[int, ...],
+    critic_hidden: tuple[int, ...] | None,
     activation: str,
     images: str,
     init: str,
@@ -219,8 +222,11 @@ def put_together(
     def make(key: Array, spec: EnvSpec, num_outputs: int) -> Tree:
         key_encoder, key_actor, key_critic = jax.random.split(key, 3)
         encoder = make_encoder(key_encoder, spec.observation, images, INITIALIZERS[init], split.keys)
-        layers = () if isinstance(encoder, NatureCNN | Impala) else hidden
-        acting, judging = ((side.stop - side.start, *layers) for side in sides(encoder))
+        layers = (hidden, hidden if critic_hidden is None else critic_hidden)
+        if isinstance(encoder, NatureCNN | Impala):
+            layers = ((), ())
+        sizes = zip(sides(encoder), layers, strict=True)
+        acting, judging = ((side.stop - side.start, *own) for side, own in sizes)
         start = split_at(split, spec, encoder)
         joint = isinstance(encoder, Joined) and JOINT in encoder.encoders
         continuous = isinstance(spec.action, Box)

@@ -89,6 +89,14 @@ def test_nothing_changes_where_nothing_is_split():
     assert [layer.weight.shape for layer in network.actor.layers] == [(5, 6), (6, 3)]
 
 
+def test_the_critic_may_have_layers_of_its_own():
+    network = actor_critic(hidden=(6,), critic_hidden=(7, 8))(KEY, VECTOR, 3)
+    assert [layer.weight.shape for layer in network.actor.layers] == [(5, 6), (6, 3)]
+    assert [layer.weight.shape for layer in network.critic.layers] == [(5, 7), (7, 8), (8, 1)]
+    remembering = recurrent_actor_critic("gru", 4, hidden=(6,), critic_hidden=())(KEY, VECTOR, 3)
+    assert len(remembering.actor.layers) == 1 and not remembering.critic.layers
+
+
 @pytest.mark.parametrize(
     ("spec", "split", "complaint"),
     [

@@ -128,6 +128,7 @@ def default_network(config: PPOConfig) -> NetworkMaker | RecurrentNetworkMaker:
     """The network that the settings describe."""
     layers = {
         "hidden": config.hidden,
+        "critic_hidden": config.critic_hidden,
         "activation": config.activation,
         "images": config.network,
         "init": config.init,

@@ -117,6 +117,8 @@ class PPOConfig(TeamConfig):
     """Compute each minibatch's gradient in this many pieces, to save memory."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers."""
+    critic_hidden: tuple[int, ...] | None = None
+    """Sizes of the critic's; those above unless given."""
     activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "tanh"
     """Activation between layers."""
     network: Literal["nature", "impala", "mlp"] = "nature"
@@ -177,7 +179,7 @@ class PPOConfig(TeamConfig):
         """Multiplications in the largest layer of a step of the optimiser."""
         if self.remembers:  # a sequence is read step by step
             return self.num_envs // self.num_minibatches * 4 * self.memory_size**2
-        return self.rows * max(self.hidden, default=1) ** 2
+        return self.rows * max(self.hidden + (self.critic_hidden or ()), default=1) ** 2
 
     @property
     def clips_bootstrap(self) -> bool:
