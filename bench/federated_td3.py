@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from shoal import ExchangeConfig, TD3Config, TrainConfig
+from shoal import ExchangeConfig, TD3Config, TrainConfig, trees
 from shoal.envs import worlds
 from shoal.evaluate import evaluate, evaluate_worlds, visits
 from shoal.exchange.mixing import merged
@@ -63,25 +64,30 @@ def parts(seeds: range) -> Iterator[str]:
         buffer_size=7_500,
     )
     yield f"Pendulum-v1, {CLIENTS} clients, 150 rounds of 50 steps and 50 updates, {len(seeds)} seeds: "
-    yield "greedy returns at the end, +- deviation over seeds, of the clients and of their mean model."
+    yield "greedy returns at the end, +- deviation over seeds, of the clients, of the mean of all their "
+    yield "networks, and of the server, which has the mean of those sent to it, the rest untrained."
     yield ""
-    yield "| averaged | clients | mean model | published best |"
-    yield "|---|---|---|---|"
+    yield "| averaged | clients | mean of all | server | published best |"
+    yield "|---|---|---|---|---|"
     for name, (chosen, published) in PARTS.items():
         rule = (ExchangeConfig("average", local_updates=1, parts=chosen),)
         base = TrainConfig("Pendulum-v1", algo, steps=7_500, learners=CLIENTS, reports=1, exchanges=rule)
-        found = [returns(TrainConfig(**vars(base) | {"seed": seed})) for seed in seeds]
+        found = [returns(TrainConfig(**vars(base) | {"seed": seed}), chosen) for seed in seeds]
         cells = [f"{m:.1f} +- {s:.1f}" for m, s in zip(np.mean(found, 0), np.std(found, 0), strict=True)]
         yield f"| {name} | {' | '.join(cells)} | {published} |"
 
 
-def returns(config: TrainConfig) -> list[float]:
-    """Greedy returns at the end: the mean of the clients', and that of their mean model."""
+def returns(config: TrainConfig, sent: tuple[str, ...]) -> list[float]:
+    """Greedy returns at the end: the mean of the clients', that of the mean of all networks, the server's."""
     trainer = make_trainer(config)
-    *_, last = pulses(trainer, trainer.begin())
+    began = trainer.begin()
+    untrained = trees.take(began.cohort, jnp.array([0])).params
+    *_, last = pulses(trainer, began)
     cohort = last.state.cohort
-    play = lambda who: evaluate(trainer.recipe, trainer.learner, who, EPISODES)[0].mean()
-    return [float(play(cohort)), float(play(merged(cohort)))]
+    mean = merged(cohort)
+    known = mean._replace(params=untrained._replace(**{name: getattr(mean.params, name) for name in sent}))
+    play = lambda who: float(evaluate(trainer.recipe, trainer.learner, who, EPISODES)[0].mean())
+    return [play(cohort), play(mean), play(known if sent else mean)]
 
 
 def different_worlds(seeds: range) -> Iterator[str]:
