@@ -1,7 +1,7 @@
 """Federated TD3 on Pendulum: which networks to exchange, and worlds that differ.
 
 python bench/federated_td3.py parts [--seeds 5]
-python bench/federated_td3.py worlds [--seeds 5]
+python bench/federated_td3.py worlds [--seeds 5] [--spreads 0.05 1 2] [--prox 0.1 1]
 
 Each prints a table; --out FILE writes it too.
 """
@@ -39,13 +39,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["parts", "worlds"])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--spreads", type=float, nargs="+", default=list(SPREADS))
+    parser.add_argument("--prox", type=float, nargs="+", default=[0.1, 1.0])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "shoal" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    tables = {"parts": parts, "worlds": different_worlds}
+    seeds = range(1, options.seeds + 1)
+    different = different_worlds(seeds, options.spreads, options.prox)
+    table = parts(seeds) if options.what == "parts" else different
     lines = []
-    for line in tables[options.what](range(1, options.seeds + 1)):
+    for line in table:
         print(line, flush=True)
         lines.append(line)
     if options.out:
@@ -73,8 +77,7 @@ def parts(seeds: range) -> Iterator[str]:
         rule = (ExchangeConfig("average", local_updates=1, parts=chosen),)
         base = TrainConfig("Pendulum-v1", algo, steps=7_500, learners=CLIENTS, reports=1, exchanges=rule)
         found = [returns(TrainConfig(**vars(base) | {"seed": seed}), chosen) for seed in seeds]
-        cells = [f"{m:.1f} +- {s:.1f}" for m, s in zip(np.mean(found, 0), np.std(found, 0), strict=True)]
-        yield f"| {name} | {' | '.join(cells)} | {published} |"
+        yield f"| {name} | {_cells(np.array(found))} | {published} |"
 
 
 def returns(config: TrainConfig, sent: tuple[str, ...]) -> list[float]:
@@ -90,19 +93,31 @@ def returns(config: TrainConfig, sent: tuple[str, ...]) -> list[float]:
     return [play(cohort), play(mean), play(known if sent else mean)]
 
 
-def different_worlds(seeds: range) -> Iterator[str]:
+def different_worlds(seeds: range, spreads: list[float], prox_coefs: list[float]) -> Iterator[str]:
     """The study's clocks: critics meet every 100 steps, actors every 200; 20,000 steps per client."""
     yield f"Pendulum-v1, {CLIENTS} clients, 20,000 steps each, critics averaged every 100 steps, actors "
-    yield f"every 200, {len(seeds)} seeds: greedy return of the mean model, +- deviation over seeds."
+    yield f"every 200, {len(seeds)} seeds: greedy return of the mean model, +- deviation over seeds; and "
+    yield "how much more than FedAvg's on the same seeds, +- standard error."
     yield ""
-    yield "| spread | method | clients' worlds | unseen worlds | published, clients' worlds |"
-    yield "|---|---|---|---|---|"
-    for spread, published in SPREADS.items():
-        methods = {"FedAvg": (0.0, published[0]), "FedProx": (1.0, published[1])}
-        for name, (prox, theirs) in methods.items():
-            rows = [mean_model(spread, prox, seed) for seed in seeds]
-            cells = [f"{m:.1f} +- {s:.1f}" for m, s in zip(np.mean(rows, 0), np.std(rows, 0), strict=True)]
-            yield f"| {spread:g} | {name} | {' | '.join(cells)} | {theirs} |"
+    yield "| spread | method | clients' worlds | unseen worlds | more than FedAvg | published, clients' |"
+    yield "|---|---|---|---|---|---|"
+    for spread in spreads:
+        theirs = SPREADS.get(spread, ("", ""))
+        plain = np.array([mean_model(spread, 0.0, seed) for seed in seeds])
+        yield f"| {spread:g} | FedAvg | {_cells(plain)} | | {theirs[0]} |"
+        for coef in prox_coefs:
+            found = np.array([mean_model(spread, coef, seed) for seed in seeds])
+            more = [f"{m:+.1f} +- {s / len(seeds) ** 0.5:.1f}" for m, s in _moments(found - plain, ddof=1)]
+            yield f"| {spread:g} | FedProx {coef:g} | {_cells(found)} | {', '.join(more)} | {theirs[1]} |"
+
+
+def _cells(found: np.ndarray) -> str:
+    return " | ".join(f"{mean:.1f} +- {deviation:.1f}" for mean, deviation in _moments(found))
+
+
+def _moments(found: np.ndarray, ddof: int = 0) -> Iterator[tuple[float, float]]:
+    """Mean and deviation over the rows, of each column."""
+    return zip(found.mean(0), found.std(0, ddof=ddof), strict=True)
 
 
 def mean_model(spread: float, prox: float, seed: int) -> list[float]:

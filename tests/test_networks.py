@@ -94,7 +94,8 @@ def test_the_critic_may_have_layers_of_its_own():
     assert [layer.weight.shape for layer in network.actor.layers] == [(5, 6), (6, 3)]
     assert [layer.weight.shape for layer in network.critic.layers] == [(5, 7), (7, 8), (8, 1)]
     remembering = recurrent_actor_critic("gru", 4, hidden=(6,), critic_hidden=())(KEY, VECTOR, 3)
-    assert len(remembering.actor.layers) == 1 and not remembering.critic.layers
+    assert len(remembering.actor.layers) == 1
+    assert not remembering.critic.layers
 
 
 @pytest.mark.parametrize(
