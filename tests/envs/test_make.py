@@ -22,6 +22,9 @@ without = {
 """Ways of looking for packages that find all but one."""
 
 
+gymnasium.register("test/CartPole-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv")  # only there
+
+
 @pytest.fixture
 def registry(monkeypatch):
     monkeypatch.setattr(make_module, "_registered", {})
@@ -35,7 +38,7 @@ def registry(monkeypatch):
         ("envpool:CartPole-v1", "envpool"),
         ("gym:CartPole-v1", "gym"),
         ("HalfCheetah-v4", "envpool"),
-        ("Taxi-v4", "gym"),
+        ("test/CartPole-v0", "gym"),
         ("Blackjack-v1", "gym"),
         ("envpool:Blackjack-v1", "envpool"),
     ],
