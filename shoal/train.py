@@ -128,8 +128,11 @@ def pulses(trainer: Trainer, state: TrainState, profile: Profile | None = None) 
 
 
 def compiled(trainer: Trainer, state: TrainState) -> Advance:
-    """`trainer.advance`, compiled; a replay is changed in place, so the one in an older state is gone."""
-    if trainer.learner.grouped:
+    """`trainer.advance`, compiled; a replay is changed in place, so the one in an older state is gone.
+
+    Not where an environment may raise: what was reached before is then still there to be saved.
+    """
+    if trainer.learner.grouped or trainer.recipe.spec.backend == "gym":
         return trainer.advance.lower(state, np.int32(1)).compile()
     apart = lambda state: (state.cohort.memory, state._replace(cohort=state.cohort._replace(memory=())))
     program = trainer.advance_in_place.lower(*apart(state), np.int32(1)).compile()

@@ -198,10 +198,20 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, message, capsys):
     )
 
 
-def test_a_crash_keeps_what_was_saved_and_shows_the_environments_traceback(capsys):
-    assert shoal("train", "tests/Faulty-v0", *SMALL, "--steps", "640", "--out", "run") == 2
+@pytest.mark.parametrize(
+    "algo", [SMALL, ["--algo", "dqn", "--num-steps", "8", "--buffer-size", "64", "--hidden", "8"]]
+)
+def test_a_crash_keeps_what_was_reached_and_shows_the_environments_traceback(algo, capsys):
+    assert shoal("train", "tests/Faulty-v0", *algo, "--steps", "640", "--out", "run") == 2
     assert "test_cli.py" in capsys.readouterr().err
     assert list(Path("run/checkpoints").glob("*.safetensors"))
+
+
+def test_a_run_whose_critic_has_layers_of_its_own_goes_on(capsys):
+    arguments = ["train", "CartPole-v1", *SMALL, "--critic-hidden", "4", "5", "--out", "run"]
+    assert shoal(*arguments, "--steps", "64") == 0
+    assert shoal(*arguments, "--steps", "128") == 0
+    assert "done after 128 steps" in capsys.readouterr().out
 
 
 def test_a_learner_that_is_not_there(run, capsys):

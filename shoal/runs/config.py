@@ -21,6 +21,8 @@ from shoal.types import ShoalError
 
 ALGORITHMS = {"ppo": PPOConfig, "td3": TD3Config, "dqn": DQNConfig}
 """Settings by the name of the algorithm."""
+TUPLES = {"hidden": int, "critic_hidden": int, "split_hidden": int, "split_keys": str, "freeze": int}
+"""Settings that are several numbers or names; one may stand by itself."""
 LISTS = {
     "evolve": "names, each with or without =PRIOR",
     "schedules": "NAME=SHAPE(END) or NAME=SHAPE(END, N steps)",
@@ -82,7 +84,7 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
     _refuse_unknown(settings.keys() - inner - outer - EXCHANGE_NAMES)
     if "env" not in settings:
         raise ShoalError("no environment is named")
-    for name, one in {"hidden": int, "split_hidden": int, "split_keys": str, "freeze": int}.items():
+    for name, one in TUPLES.items():
         if isinstance(settings.get(name), list | one):
             settings[name] = tuple(np.atleast_1d(settings[name]).tolist())
     for name, form in LISTS.items():

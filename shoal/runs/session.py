@@ -158,7 +158,7 @@ def watch(session: Session) -> Generator[Report, None, None]:
         in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | FailedElsewhere)
         raise
     finally:
-        if in_step and report is not None and report.step != saved_step and np.any(healthy(report)):
+        if in_step and report is not None and report.step != saved_step and worth_saving(report):
             save(session, report)
         session.lock.release()
 
@@ -169,6 +169,12 @@ def scribe_for(session: Session) -> AbstractContextManager[Scribe | None]:
     hypers = fetch(session.state.cohort.hypers)._asdict() if config.selection_every else {}
     evolved = {name: hypers[name] for name in config.priors} if config.selection_every else {}
     return Scribe(session.folder, session.resumed_step, evolved) if rank() == 0 else nullcontext()
+
+
+def worth_saving(report: Report) -> bool:
+    """Whether a learner's losses are finite and the state is there: a replay changed in place may be gone."""
+    gone = any(x.is_deleted() for x in jax.tree.leaves(report.state))
+    return not gone and bool(np.any(healthy(report)))
 
 
 def healthy(report: Report) -> np.ndarray:
