@@ -148,10 +148,14 @@ class ExchangeConfig:
             raise ShoalError("groups must be 1 to 4, and migrate_every at least 1")
         if self.warm_up < 0 or self.min_episodes < 1:
             raise ShoalError("warm_up must not be negative, and min_episodes at least 1")
+        if self.clip is not None and self.clip <= 0:
+            raise ShoalError(f"clip must be a positive number, not {self.clip}")
         if self.noise_multiplier and self.clip is None:
             raise ShoalError("noise_multiplier needs clip, the bound that the noise is measured by")
         if self.noise_multiplier and self.share_statistics:
             raise ShoalError("noise does not cover running statistics; leave share_statistics off with it")
+        if self.noise_multiplier and self.share_moments:
+            raise ShoalError("noise does not cover Adam's moments; leave share_moments off with it")
         if self.noise_multiplier and self.exchange == "neighbours" and self.penalises:
             raise ShoalError(
                 "neighbours see each other's policies without noise; use exchange gossip with it"
@@ -351,7 +355,7 @@ def channel_for(config: ExchangeConfig, num_learners: int) -> Channel:
         raise ShoalError(f"{config.attackers} attackers are more than the {num_learners} learners")
     lies = config.attack != "none"
     return Channel(
-        privacy=channels.privatise(config.clip, config.noise_multiplier) if config.clip else None,
+        privacy=channels.privatise(config.clip, config.noise_multiplier) if config.clip is not None else None,
         compressor=channels.COMPRESSORS[config.compress](config.keep) if config.compress != "none" else None,
         attack=channels.attack(config.attack, config.attackers, config.attack_strength) if lies else None,
     )
