@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from shoal.learners.ppo_config import PPOConfig
+from shoal.learners.schedules import in_iterations
 from shoal.types import Augmentation, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree
 
 
@@ -25,7 +26,8 @@ def augmented(make: Callable[[PPOConfig], Learner], config: PPOConfig, spec: Env
     """
     augment = check(spec)
     copies = augment.copies
-    inner = make(replace(config, num_envs=copies * config.num_envs, augment=False))
+    plans = tuple(in_iterations(plan, config.rollout_size) for plan in config.schedules)  # not of variants
+    inner = make(replace(config, num_envs=copies * config.num_envs, schedules=plans, augment=False))
     thin, fill = partial(real, copies, inner.by_env), partial(repeated, copies, inner.by_env)
 
     def init(key: Array) -> LearnerState:

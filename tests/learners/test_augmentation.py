@@ -223,3 +223,12 @@ def test_minibatches_divide_the_rollout_and_so_its_variants():
         replace(CONFIG, num_minibatches=5, augment=True)
     for minibatches in (1, 2, 3, 4, 6, 12):
         assert replace(CONFIG, num_minibatches=minibatches, num_envs=3 * CONFIG.num_envs)
+
+
+def test_schedules_count_real_steps():
+    ends = replace(CONFIG, schedules=("gamma=linear(0.5, 120 steps)",), augment=True)
+    made = []
+    spec = from_jax(plane()).spec
+    augmented(lambda config: made.append(config) or ppo.ppo(config, spec, num_updates=99), ends, spec)
+    assert made[0].plan == ends.plan
+    assert made[0].rollout_size == 4 * ends.rollout_size
