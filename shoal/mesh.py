@@ -195,7 +195,8 @@ def add_up(tree: Tree, across: tuple[str, ...]) -> Tree:
 
 def _summed(message: Array, across: tuple[str, ...]) -> Array:
     """A short message among few CPUs goes from all to all: fewer turns than a sum that travels around."""
-    if jax.default_backend() == "cpu" and jax.lax.axis_size(across) <= FEW and message.size <= SHORT:
+    short = across == (DATA,) and jax.lax.axis_size(across) <= FEW and message.size <= SHORT
+    if short and jax.default_backend() == "cpu":
         return jnp.sum(jax.lax.all_gather(message, across), 0)
     return jax.lax.psum(message, across)
 

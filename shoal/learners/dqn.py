@@ -186,7 +186,7 @@ def update(
     """Remember one rollout, then learn from what is remembered; the first steps are only remembered."""
     config = setup.config
     past = replay.remember(state.memory, rollout, config.n_step, config.learning_starts)
-    moments = observations.take_in(state.statistics, rollout.obs, rollout.valid)
+    moments = observations.take_in(state.statistics, rollout.obs, rollout.valid, setup.across)
     state = state._replace(statistics=moments, memory=past)
     batches = replay.sample(past.replay, key, (config.num_gradients, config.batch_size))
     batches = batches._replace(

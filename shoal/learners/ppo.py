@@ -90,6 +90,11 @@ class Setup(NamedTuple):
         """The mapped axes over which a learner's environments are divided."""
         return (DATA,) if self.shards > 1 else ()
 
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        """Those, and the ones of learners that share every step: they have what they have seen in common."""
+        return *self.across, *self.data
+
 
 def ppo(
     config: PPOConfig,
@@ -212,7 +217,7 @@ def update(
     Observations are standardised by the moments that acted, and the moments take in this rollout
     only afterwards: the first minibatch's ratio is 1. Hyperparameters are those of the moment.
     """
-    moments, hypers = take_in(state.statistics.obs, rollout.obs, rollout.valid, setup.data), state.hypers
+    moments, hypers = take_in(state.statistics.obs, rollout.obs, rollout.valid, setup.everyone), state.hypers
     now = schedules.at(setup.config.plan, hypers, state.memory.num_updates, setup.num_updates)
     state, rollout = scale_rewards(setup, state._replace(hypers=now), rollout)
     batch = assess(setup, state, rollout)
@@ -230,7 +235,7 @@ def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[
         ended = rollout.terminated | rollout.truncated
         start = state.memory.discounted_return
         start, returns = discounted_returns(start, reward, ended, state.hypers.gamma)
-        fresh = statistics.summarise(returns, rollout.valid, setup.data)
+        fresh = statistics.summarise(returns, rollout.valid, setup.everyone)
         moments = statistics.merge(state.statistics.returns, fresh)
         reward = reward / reward_scale(moments)
         state = state._replace(
@@ -239,7 +244,7 @@ def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[
         )
     reward = targets.clip_rewards(config, state.hypers, reward)
     if config.bootstrap_clip == "dynamic":
-        seen = targets.widen(state.memory.reward_range, reward, rollout.valid, setup.data)
+        seen = targets.widen(state.memory.reward_range, reward, rollout.valid, setup.everyone)
         state = state._replace(memory=state.memory._replace(reward_range=seen))
     return state, rollout._replace(reward=reward)
 
@@ -300,7 +305,7 @@ def take_in_targets(setup: Setup, state: LearnerState, batch: Batch) -> LearnerS
     """The learner whose moments of targets have a rollout's in them, where targets are standardised."""
     if not setup.config.norm_value:
         return state
-    fresh = statistics.summarise(batch.target, batch.weight, setup.data)
+    fresh = statistics.summarise(batch.target, batch.weight, setup.everyone)
     moments = statistics.merge(state.statistics.targets, fresh)
     return state._replace(statistics=state.statistics._replace(targets=moments))
 
@@ -335,6 +340,11 @@ def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
     return value * reward_scale(state.statistics.returns) if setup.config.norm_reward else value
 
 
+def in_common(setup: Setup, tree: Tree) -> Tree:
+    """The mean over the learners that share every step; the tree itself where none do."""
+    return jax.lax.pmean(tree, setup.across) if setup.across else tree
+
+
 def learn(
     setup: Setup, key: Array, state: LearnerState, rollout: Rollout, batch: Batch
 ) -> tuple[LearnerState, dict[str, Array]]:
@@ -362,12 +372,12 @@ def learn(
         if config.target_kl is None:
             return (after, running), (metrics, running)
         after = trees.where(running, after, before)
-        kl = jax.lax.pmean(metrics["approx_kl"], setup.across) if setup.across else metrics["approx_kl"]
+        kl = in_common(setup, metrics["approx_kl"])
         return (after, running & (kl <= state.hypers.target_kl)), (metrics, running)
 
     start = ((state.params, state.opt_state), jnp.bool_(True))
     ((params, opt_state), _), (metrics, ran) = jax.lax.scan(epoch, start, given)
-    last_kl = metrics["approx_kl"][jnp.sum(ran) - 1]
+    last_kl = in_common(setup, metrics["approx_kl"][jnp.sum(ran) - 1])
     metrics = jax.tree.map(lambda x: jnp.mean(x, where=ran), metrics)
     metrics |= losses.shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
     moving = ("learning_rate", *(schedule.name for schedule in config.plan))
@@ -391,7 +401,7 @@ def improve(
     gradient = jax.grad(partial(loss, setup, state), has_aux=True)
     grads, metrics = in_pieces(gradient, params, batch, setup.config.grad_accumulation)
     grads, metrics = add_up((grads, metrics), setup.data)  # each device's is its samples' part of the sum
-    grads = jax.lax.pmean(grads, setup.across) if setup.across else grads
+    grads = in_common(setup, grads)
     updates, opt_state = optimiser(state.hypers).update(grads, opt_state, params)
     metrics["grad_norm"] = optax.tree.norm(grads)
     return (optax.apply_updates(params, updates), opt_state), metrics

@@ -212,7 +212,7 @@ def update(
     config = setup.config
     seen = rollout._replace(action=from_bounds(setup.spec.action, rollout.action))
     past = replay.remember(state.memory.past, seen, config.n_step, config.learning_starts)
-    moments = observations.take_in(state.statistics, rollout.obs, rollout.valid)
+    moments = observations.take_in(state.statistics, rollout.obs, rollout.valid, setup.across)
     state = state._replace(statistics=moments, memory=state.memory._replace(past=past))
     key_sample, key_noise = jax.random.split(key)
     shape = (config.num_gradients, config.batch_size)

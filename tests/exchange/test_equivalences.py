@@ -67,11 +67,17 @@ def side_by_side(rollouts):
     return joined._replace(last_obs=join(0)(*[r.last_obs for r in rollouts]))
 
 
-@pytest.mark.parametrize("num_learners", [2, 4])
-def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(num_learners):
-    """Over three updates, Adam and the bound on the gradient's norm included."""
+MOMENTS = {"norm_obs": True, "norm_reward": True, "norm_value": True}
+
+
+@pytest.mark.parametrize(
+    ("num_learners", "change"), [(2, {}), (4, {}), (2, MOMENTS | {"objective": "kl", "update_epochs": 2})]
+)
+def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(num_learners, change):
+    """Over three updates, Adam, the bound on the gradient's norm and all running moments included."""
     spec = make("CartPole-v1").spec
     settings = {"num_steps": 8, "num_minibatches": 1, "update_epochs": 1, "norm_adv": "none", "hidden": (8,)}
+    settings |= change
     many = ppo(PPOConfig(num_envs=2, **settings), spec, 10, across=("group",))
     one = ppo(PPOConfig(num_envs=2 * num_learners, **settings), spec, 10)
     alone = one.init(KEY)
@@ -83,6 +89,8 @@ def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(num
         alone, _ = jax.jit(one.update)(KEY, alone, side_by_side(rollouts))
         for i in range(num_learners):
             assert_close(trees.take(cohort.params, i), alone.params, rtol=1e-4, atol=1e-5)
+            assert_close(trees.take(cohort.statistics, i), alone.statistics, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(cohort.memory.kl_coef[i], alone.memory.kl_coef)
             assert bits(trees.take(cohort.params, i)) == bits(trees.take(cohort.params, 0))
     moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), alone.params, one.init(KEY).params)
     assert max(jax.tree.leaves(moved)) > 1e-4
@@ -106,7 +114,7 @@ GRADIENTS = TrainConfig(
 )
 
 
-@pytest.mark.parametrize("change", [{}, {"target_kl": 0.003, "update_epochs": 4}])
+@pytest.mark.parametrize("change", [{}, {"target_kl": 0.003, "update_epochs": 4}, MOMENTS])
 def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(change):
     """Four on two devices, each in its own episodes, with its own shuffles."""
     config = replace(GRADIENTS, algo=replace(GRADIENTS.algo, **change))
@@ -119,6 +127,7 @@ def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(change):
     for i in range(1, 4):
         assert bits(trees.take(state.cohort.params, i)) == bits(trees.take(state.cohort.params, 0))
         assert bits(trees.take(state.cohort.opt_state, i)) == bits(trees.take(state.cohort.opt_state, 0))
+        assert bits(trees.take(state.cohort.statistics, i)) == bits(trees.take(state.cohort.statistics, 0))
 
 
 # Averages of parameters and of gradients
