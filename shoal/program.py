@@ -20,7 +20,7 @@ from shoal.exchange.exploration import check_names
 from shoal.exchange.make import make_exchange
 from shoal.exchange.population import drawn as drawn_hypers
 from shoal.exchange.population import follow
-from shoal.exchange.schedule import chain
+from shoal.exchange.schedule import chain, part_names
 from shoal.learners.augmentation import augmented
 from shoal.learners.curiosity import curious
 from shoal.learners.dqn import DQNConfig, dqn
@@ -304,8 +304,10 @@ def make_ppo(
 
 def exchange_of(config: TrainConfig, learner: Learner, mesh: Mesh, group: int) -> Exchange:
     """How a run's learners learn together."""
-    hypers = jax.eval_shape(learner.init, jax.random.key(0)).hypers
-    check_names(config.evolving, hypers)
+    state = jax.eval_shape(learner.init, jax.random.key(0))
+    check_names(config.evolving, state.hypers)
+    if config.algo.prox_coef and config.parts and "encoder" in part_names(state.params) - config.parts:
+        raise ShoalError("prox_coef stays near what was received: exchange the encoder, too")
     exchange = make_exchange(
         config.exchanges,
         learner,

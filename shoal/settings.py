@@ -72,8 +72,7 @@ class TrainConfig:
             raise ShoalError("an exchange needs at least 2 learners: say --learners")
         if self.algo.prox_coef and not any(exchange.mixes for exchange in self.exchanges):
             raise ShoalError("prox_coef stays near what was received: it needs an exchange of parameters")
-        parts = {part.partition(":")[0] for exchange in self.exchanges for part in exchange.parts}
-        if self.algo.prox_coef and parts and not self.algo.learns <= parts:
+        if self.algo.prox_coef and self.parts and not self.algo.learns <= self.parts:
             needed = " and ".join(sorted(self.algo.learns))
             raise ShoalError(f"prox_coef stays near what was received: exchange {needed}")
         if self.frame_stack > 1 and isinstance(self.algo, PPOConfig) and self.algo.split_start is not None:
@@ -82,6 +81,11 @@ class TrainConfig:
             raise ShoalError("a population has one rule of selection, not several")
         if self.schedule is not None:
             check_schedule(self.schedule)
+
+    @property
+    def parts(self) -> set[str]:
+        """The parts of the parameters that are exchanged; none are named where all of them are."""
+        return {part.partition(":")[0] for exchange in self.exchanges for part in exchange.parts}
 
     @property
     def options(self) -> dict[str, Any]:

@@ -9,6 +9,9 @@ import jax.numpy as jnp
 from shoal import trees
 from shoal.types import Exchange, ExchangeMemory, LearnerState, Rollout, ShoalError, Standing, Tree
 
+UNITS = ("returns", "targets")
+"""Running statistics of what critics learn."""
+
 
 def none() -> Exchange:
     """Learners that never meet."""
@@ -112,7 +115,7 @@ def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
 
     Names are those of the network's fields: `actor`, `critic`, `encoder` in PPO's; of a learner that has more
     than a policy, those of its `policy`'s and of what is beside it: `curiosity`. Of an anchor, where there is
-    one, the same parts are seen.
+    one, the same parts are seen. The moments that a critic's numbers are measured by go with the critic.
     """
     names = {*parts, *(["log_std"] if "actor" in parts else [])}
 
@@ -137,7 +140,11 @@ def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
             return jax.tree_util.tree_unflatten(structure, leaves)
 
         anchor = restore(changed.anchor, before.anchor) if before.anchor else ()
-        return changed._replace(params=restore(changed.params, before.params), anchor=anchor)
+        units = [name for name in UNITS if hasattr(before.statistics, name) and "critic" not in names]
+        kept = {name: getattr(before.statistics, name) for name in units}
+        statistics = changed.statistics._replace(**kept) if kept else changed.statistics
+        params = restore(changed.params, before.params)
+        return changed._replace(params=params, statistics=statistics, anchor=anchor)
 
     def init(cohort: LearnerState):
         memory, changed = exchange.init(part(cohort))
@@ -155,9 +162,14 @@ def together(exchange: Exchange) -> Exchange:
 
     def init(cohort: LearnerState):
         first = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), cohort.params)
-        return exchange.init(cohort._replace(params=first))
+        return exchange.init(cohort._replace(params=first, anchor=first if cohort.anchor else ()))
 
     return exchange._replace(init=init)
+
+
+def part_names(params: Tree) -> set[str]:
+    """The parts that parameters have."""
+    return {_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]}
 
 
 def _name(path: tuple[Any, ...]) -> str:

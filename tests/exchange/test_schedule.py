@@ -10,7 +10,7 @@ import pytest
 from shoal import trees
 from shoal.envs.make import make
 from shoal.exchange.mixing import average
-from shoal.exchange.schedule import absent, chain, every, none, participate, select, together
+from shoal.exchange.schedule import UNITS, absent, chain, every, none, participate, select, together
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.types import Exchange, ExchangeMemory, LearnerState, Rollout, ShoalError, Standing
 
@@ -303,6 +303,20 @@ def test_the_parts_of_a_real_network():
     assert jax.tree.structure(after) == jax.tree.structure(before)
 
 
+@pytest.mark.parametrize("parts", [["actor"], ["critic"]])
+def test_what_a_critics_numbers_are_measured_by_goes_with_the_critic(parts):
+    config = PPOConfig(hidden=(4,), norm_obs=True, norm_reward=True, norm_value=True)
+    learner = ppo(config, make("CartPole-v1").spec, 1)
+    one = jax.jit(learner.init)(KEY)
+    before = trees.stack([one, one._replace(statistics=jax.tree.map(lambda x: x + 4, one.statistics))])
+    exchange = select(parts, average())
+    memory, begun = exchange.init(before)
+    _, after, _ = exchange.apply(KEY, memory, begun, standing(2))
+    stayed = [bits(getattr(after.statistics, n)) == bits(getattr(before.statistics, n)) for n in UNITS]
+    assert stayed == [parts == ["actor"]] * 2
+    assert bits(after.statistics.obs) != bits(before.statistics.obs)
+
+
 def test_unknown_parts_are_named_with_those_there_are():
     message = "no parameters are called head, torso; there are actor, critic, log_std"
     exchange = select(["torso", "actor", "head"], average())
@@ -328,6 +342,8 @@ def test_together_all_begin_as_the_first():
     for learner in range(3):
         assert bits(trees.take(begun.params, learner)) == bits(trees.take(before.params, 0))
     assert bits(begun._replace(params=())) == bits(before._replace(params=()))
+    _, begun = exchange.init(before._replace(anchor=net(3)))
+    assert bits(begun.anchor) == bits(begun.params)
 
 
 def test_together_the_exchange_begins_with_the_common_parameters():

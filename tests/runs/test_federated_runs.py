@@ -6,9 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from shoal.envs.make import make
 from shoal.exchange.make import ExchangeConfig, make_exchange
 from shoal.learners.ppo import PPOConfig, ppo
-from shoal.program import worlds_of
+from shoal.mesh import make_mesh
+from shoal.program import exchange_of, worlds_of
 from shoal.runs.config import (
     default_folder,
     differences,
@@ -112,6 +114,11 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
         ({"exchange": "average", "local_updates": "often"}, "a setting has the wrong kind of value"),
         ({"exchange": "average", "parts": 3}, "a setting has the wrong kind of value"),
         ({"exchange": "average", "noise_multiplier": 1.0}, "noise_multiplier needs clip"),
+        ({"exchange": "average", "noise_multiplier": 1.0, "clip": 0.0}, "clip must be a positive number"),
+        (
+            {"exchange": "average", "noise_multiplier": 1.0, "clip": 1.0, "share_moments": True},
+            "noise does not cover Adam's moments",
+        ),
         (
             {"exchange": "average", "noise_multiplier": 1.0, "clip": 1.0, "share_statistics": True},
             "noise does not cover running statistics",
@@ -313,3 +320,13 @@ def test_hyperparameters_the_learner_does_not_have_are_refused_before_anything_i
     with pytest.raises(ShoalError, match="no hyperparameters are called luck; there are learning_rate"):
         open_session(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_learners_near_what_they_received_received_their_encoder_too():
+    picture = EnvSpec("Picture", "jax", Box((40, 40, 3), 0, 255, "uint8"), Discrete(3))
+    parts = ExchangeConfig("average", parts=("actor", "critic:2"))
+    config = replace(PLAIN, algo=PPOConfig(**SMALL, prox_coef=0.1), exchanges=(parts,))
+    mesh = make_mesh(PLAIN.learners)
+    with pytest.raises(ShoalError, match="exchange the encoder, too"):
+        exchange_of(config, ppo(config.algo, picture, 1), mesh, 1)
+    assert exchange_of(config, ppo(config.algo, make("CartPole-v1").spec, 1), mesh, 1)
