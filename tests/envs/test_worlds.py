@@ -196,7 +196,7 @@ def test_every_acrobot_can_be_swung_up():
     env = BUILTIN["Acrobot-v1"]
     arrived = arrivals(env, corners(env.spec), lambda obs: 1 + jnp.sign(obs[5]))
     assert arrived.shape[0] == 16
-    assert arrived.mean(1).min() > 0.95
+    assert arrived.mean(1).min() > 0.9
 
 
 def test_gravity_pulls_a_pendulum_as_the_equation_says():
