@@ -79,8 +79,16 @@ class TrainConfig:
             raise ShoalError("split_start splits one observation, not a stack of them: leave out frame_stack")
         if sum(exchange.selects for exchange in self.exchanges) > 1:
             raise ShoalError("a population has one rule of selection, not several")
+        if idle := [name for name in read_priors(self.evolve) if name in self.idle]:
+            raise ShoalError(f"evolve {idle[0]}: it has no effect; that takes {self.idle[idle[0]]}")
         if self.schedule is not None:
             check_schedule(self.schedule)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        """Hyperparameters that change nothing as configured, each with what it takes."""
+        unheard = not any(exchange.penalises for exchange in self.exchanges)
+        return self.algo.idle | ({"comm_penalty_coeff": "an exchange that penalises"} if unheard else {})
 
     @property
     def parts(self) -> set[str]:

@@ -14,6 +14,9 @@ from shoal.types import ShoalError, check_choices
 ANNEALED = {"learning_rate": "anneal_lr", "clip_coef": "anneal_clip", "ent_coef": "anneal_ent"}
 """Hyperparameters with a setting that lets them fall linearly to 0 over the run."""
 
+OPTIONAL = ("prox_coef", "target_kl", "clip_reward", "reward_floor", "bootstrap_clip", "bootstrap_floor")
+"""Hyperparameters of what is not done unless they are given."""
+
 
 class Hypers(NamedTuple):
     """What populations evolve and schedules change: data, so a change never recompiles. Every leaf is ()."""
@@ -199,6 +202,14 @@ class PPOConfig(TeamConfig):
         return *to_zero, *(schedules.read(text, starts, self.rollout_size) for text in self.schedules)
 
     @property
+    def idle(self) -> dict[str, str]:
+        """Hyperparameters that change nothing as configured, each with what it takes."""
+        off = {name: f"a {name} to begin with" for name in OPTIONAL if getattr(self, name) in (None, 0)}
+        if not self.curiosity:
+            off |= dict.fromkeys(("intrinsic_coef", "extrinsic_coef"), "curiosity")
+        return off if self.objective == "kl" else off | {"kl_goal": "objective kl"}
+
+    @property
     def remembers(self) -> bool:
         """Whether the policy is recurrent: it then learns from whole sequences."""
         return self.memory != "none"
@@ -229,6 +240,8 @@ class PPOConfig(TeamConfig):
             raise ShoalError(f"huber_delta must be above 0, not {self.huber_delta}")
         self._check_bounds()
         schedules.check(self.plan, self.annealed)
+        if idle := [schedule.name for schedule in self.plan if schedule.name in self.idle]:
+            raise ShoalError(f"{idle[0]} has a schedule but no effect: that takes {self.idle[idle[0]]}")
         if self.rollout_size % (self.num_minibatches * self.grad_accumulation):
             raise ShoalError(
                 f"num_minibatches {self.num_minibatches} x grad_accumulation {self.grad_accumulation} "

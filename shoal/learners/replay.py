@@ -77,6 +77,11 @@ class ReplayConfig:
         return self.rows * max(self.hidden, default=1) ** 2
 
     @property
+    def idle(self) -> dict[str, str]:
+        """Hyperparameters that change nothing as configured, each with what it takes."""
+        return {} if self.prox_coef else {"prox_coef": "a prox_coef to begin with"}
+
+    @property
     def num_gradients(self) -> int:
         """Critic updates per rollout."""
         return self.rollout_size if self.gradient_steps is None else self.gradient_steps

@@ -131,6 +131,14 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
         ({"exchange": "neighbours", "comm_matrix": "nowhere.json"}, "nowhere.json: there is no such file"),
         ({"evolve": 3}, "evolve must be a list of names"),
         (
+            {"evolve": ["target_kl=log 1e-3 1e-1"]},
+            "evolve target_kl: it has no effect; that takes a target_kl to begin",
+        ),
+        ({"evolve": ["kl_goal=log 1e-3 1e-1"]}, "evolve kl_goal: it has no effect; that takes objective kl"),
+        ({"evolve": ["comm_penalty_coeff"]}, "it has no effect; that takes an exchange that penalises"),
+        ({"algo": "td3", "evolve": ["prox_coef"]}, "that takes a prox_coef to begin with"),
+        ({"schedules": ["intrinsic_coef=linear(0)"]}, "schedule but no effect: that takes curiosity"),
+        (
             {"exchange": [{"exchange": "truncation"}, {"exchange": "winner"}]},
             "a population has one rule of selection, not several",
         ),
