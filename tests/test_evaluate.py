@@ -140,7 +140,7 @@ def test_the_mean_learner_has_the_mean_parameters_and_the_pooled_statistics():
 def test_the_mean_learner_and_one_of_several_can_be_evaluated():
     """They are cohorts of one that come from arrays on two devices."""
     learner, cohort = trained()
-    for one in (merged(cohort), trees.take(cohort, jnp.array([1]))):
+    for one in (merged(cohort), jax.jit(trees.take)(cohort, jnp.array([1]))):
         returns, lengths = evaluate(RECIPE, learner, one, episodes=3)
         assert returns.shape == lengths.shape == (1, 3)
         assert np.isfinite(returns).all()

@@ -344,8 +344,13 @@ def mix_moments(rule: Rule, key: Array, opt_state: Tree, weight: Array, present:
     return jax.tree.map(mixed, opt_state)
 
 
+@jax.jit
 def merged(cohort: LearnerState) -> LearnerState:
-    """A cohort of one: the mean of all parameters, all statistics together, the rest of the first."""
+    """A cohort of one: the mean of all parameters, all statistics together, the rest of the first.
+
+    One program: several at a time that each gather rows from devices can wait for each other, on few cores
+    for ever.
+    """
     params = jax.tree.map(lambda x: jnp.mean(x, 0, keepdims=True), cohort.params)
     statistics = jax.tree.map(lambda s: trees.stack([pool(s)]), cohort.statistics, is_leaf=is_running)
     return trees.take(cohort, jnp.array([0]))._replace(params=params, statistics=statistics)
