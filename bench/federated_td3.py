@@ -84,7 +84,7 @@ def returns(config: TrainConfig, sent: tuple[str, ...]) -> list[float]:
     """Greedy returns at the end: the mean of the clients', that of the mean of all networks, the server's."""
     trainer = make_trainer(config)
     began = trainer.begin()
-    untrained = trees.take(began.cohort, jnp.array([0])).params
+    untrained = trees.take(began.cohort.params, jnp.array([0]))
     *_, last = pulses(trainer, began)
     cohort = last.state.cohort
     mean = merged(cohort)

@@ -132,7 +132,7 @@ def compiled(trainer: Trainer, state: TrainState) -> Advance:
 
     Not where an environment may raise: what was reached before is then still there to be saved.
     """
-    if trainer.learner.grouped or trainer.recipe.spec.backend == "gym":
+    if trainer.learner.grouped or trainer.recipe.may_raise:
         return trainer.advance.lower(state, np.int32(1)).compile()
     apart = lambda state: (state.cohort.memory, state._replace(cohort=state.cohort._replace(memory=())))
     program = trainer.advance_in_place.lower(*apart(state), np.int32(1)).compile()

@@ -144,6 +144,7 @@ class EnvRecipe(NamedTuple):
 
     spec: EnvSpec
     build: Callable[[np.ndarray, bool], Env]
+    may_raise: bool = False  # whether its steps are a person's Python, called from the program
 
 
 class JaxEnv(NamedTuple):

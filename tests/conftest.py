@@ -8,9 +8,8 @@ from pathlib import Path
 import jax
 import pytest
 
-HASTE = "--xla_backend_optimization_level=0"
-if jax.__version_info__ < (0, 11, 1):  # later ones know no other emitters, and no such flag
-    HASTE += " --xla_cpu_use_fusion_emitters=false"
+OLDER = " --xla_cpu_use_fusion_emitters=false" if jax.__version_info__ < (0, 11, 1) else ""  # unknown later
+HASTE = "--xla_backend_optimization_level=0" + OLDER
 """Most of the time of most tests is compiling: this more than halves it. The processes they start inherit it.
 
 XLA_FLAGS=--xla_backend_optimization_level=3 has programs compiled as they are for users (make learn).

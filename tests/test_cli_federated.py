@@ -183,6 +183,7 @@ def write(name, text):
         ),
         ("--prox-coef 0.1 --exchange neighbours", "it needs an exchange of parameters"),
         ("--exchange average --noise-multiplier 1", "noise_multiplier needs clip"),
+        ("--exchange average --noise-multiplier 1 --clip 0", "clip must be a positive number, not 0"),
         ("--exchange average --local-updates 0", "local_updates must be at least 1, not 0"),
         ("--exchange average --participation 0", "participation must be above 0 and at most 1"),
         ("--exchange average --attack zero", "attack zero needs attackers"),

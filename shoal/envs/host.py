@@ -114,7 +114,7 @@ def gym_recipe(name: str, options: dict[str, Any], episodic_life: bool = False) 
         devices = [_rows(name, options, row, rendering, wraps) for row in seeds]
         return host_env(doors, devices, seeds.shape[1])
 
-    return EnvRecipe(doors.spec, build)
+    return EnvRecipe(doors.spec, build, may_raise=True)
 
 
 def _doors(name: str, rows: "Rows", episodic_life: bool) -> Doors:

@@ -72,7 +72,7 @@ def pettingzoo_recipe(module: ModuleType, options: dict[str, Any]) -> EnvRecipe:
         devices = [ParallelRows([_make(module, name, drawn) for _ in row], row, team) for row in seeds]
         return host_env(Doors(spec, lambda obs: obs, lambda action: action, False), devices, seeds.shape[1])
 
-    return EnvRecipe(spec, build)
+    return EnvRecipe(spec, build, may_raise=True)
 
 
 def _make(module: ModuleType, name: str, options: dict[str, Any]) -> Any:

@@ -72,7 +72,7 @@ def stack_frames(recipe: EnvRecipe, num_frames: int) -> EnvRecipe:
             restart=(again := env.restart) and (lambda keys, state: begun(*again(keys, state.inner))),
         )
 
-    return EnvRecipe(spec, build)
+    return recipe._replace(spec=spec, build=build)
 
 
 def stacked_space(space: ObservationSpace, num_frames: int) -> ObservationSpace:

@@ -148,8 +148,6 @@ class ExchangeConfig:
             raise ShoalError("groups must be 1 to 4, and migrate_every at least 1")
         if self.warm_up < 0 or self.min_episodes < 1:
             raise ShoalError("warm_up must not be negative, and min_episodes at least 1")
-        if self.clip is not None and self.clip <= 0:
-            raise ShoalError(f"clip must be a positive number, not {self.clip}")
         if self.noise_multiplier and self.clip is None:
             raise ShoalError("noise_multiplier needs clip, the bound that the noise is measured by")
         if self.noise_multiplier and self.share_statistics:

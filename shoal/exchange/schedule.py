@@ -140,11 +140,11 @@ def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
             return jax.tree_util.tree_unflatten(structure, leaves)
 
         anchor = restore(changed.anchor, before.anchor) if before.anchor else ()
-        units = [name for name in UNITS if hasattr(before.statistics, name) and "critic" not in names]
-        kept = {name: getattr(before.statistics, name) for name in units}
-        statistics = changed.statistics._replace(**kept) if kept else changed.statistics
-        params = restore(changed.params, before.params)
-        return changed._replace(params=params, statistics=statistics, anchor=anchor)
+        changed = changed._replace(params=restore(changed.params, before.params), anchor=anchor)
+        if "critic" in names or not hasattr(before.statistics, "returns"):
+            return changed
+        units = {name: getattr(before.statistics, name) for name in UNITS}
+        return changed._replace(statistics=changed.statistics._replace(**units))
 
     def init(cohort: LearnerState):
         memory, changed = exchange.init(part(cohort))

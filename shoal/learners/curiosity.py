@@ -268,7 +268,7 @@ def improve(
     found = gradients.in_pieces(gradient, model, batch, setup.config.grad_accumulation)
     found, num_valid = add_up((found, jnp.sum(batch.weight)), setup.data)  # sums, over devices too
     grads, metrics = jax.tree.map(lambda x: x / jnp.maximum(num_valid, 1.0), found)
-    grads = jax.lax.pmean(grads, setup.across) if setup.across else grads
+    grads = gradients.in_common(grads, setup.across)
     updates, opt_state = optimiser(setup.config, max_grad_norm).update(grads, opt_state, model)
     return (eqx.apply_updates(model, updates), opt_state), metrics
 

@@ -15,10 +15,13 @@ def optimiser(kind: str, rate: Array | float, across: tuple[str, ...] = ()) -> o
     """Adam (`adam`) or plain steps (`sgd`), their size data; gradients are averaged `across` learners."""
     scale = optax.scale_by_adam() if kind == "adam" else optax.identity()
     steps = optax.flatten(optax.chain(scale, optax.scale_by_learning_rate(rate)))
-    if not across:
-        return steps
-    pooled = lambda grads, state, params=None: steps.update(jax.lax.pmean(grads, across), state, params)
+    pooled = lambda grads, state, params=None: steps.update(in_common(grads, across), state, params)
     return optax.GradientTransformation(steps.init, pooled)
+
+
+def in_common(tree: Tree, across: tuple[str, ...]) -> Tree:
+    """The mean over learners that share every step, mapped over the axes `across`; without any, the tree."""
+    return jax.lax.pmean(tree, across) if across else tree
 
 
 def in_pieces(gradient: Callable[[Tree, Tree], Tree], params: Tree, batch: Tree, num_pieces: int) -> Tree:

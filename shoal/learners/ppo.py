@@ -16,7 +16,7 @@ from shoal import trees
 from shoal.layers import is_image
 from shoal.learners import observations, schedules, sequences, targets
 from shoal.learners.epochs import cut_anew, cut_once, weigh
-from shoal.learners.gradients import in_pieces
+from shoal.learners.gradients import in_common, in_pieces
 from shoal.learners.minibatches import shuffles, stratify
 from shoal.learners.observations import named, no_moments, take_in
 from shoal.learners.ppo_config import Hypers, PPOConfig
@@ -340,11 +340,6 @@ def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
     return value * reward_scale(state.statistics.returns) if setup.config.norm_reward else value
 
 
-def in_common(setup: Setup, tree: Tree) -> Tree:
-    """The mean over the learners that share every step; the tree itself where none do."""
-    return jax.lax.pmean(tree, setup.across) if setup.across else tree
-
-
 def learn(
     setup: Setup, key: Array, state: LearnerState, rollout: Rollout, batch: Batch
 ) -> tuple[LearnerState, dict[str, Array]]:
@@ -372,12 +367,12 @@ def learn(
         if config.target_kl is None:
             return (after, running), (metrics, running)
         after = trees.where(running, after, before)
-        kl = in_common(setup, metrics["approx_kl"])
+        kl = in_common(metrics["approx_kl"], setup.across)
         return (after, running & (kl <= state.hypers.target_kl)), (metrics, running)
 
     start = ((state.params, state.opt_state), jnp.bool_(True))
     ((params, opt_state), _), (metrics, ran) = jax.lax.scan(epoch, start, given)
-    last_kl = in_common(setup, metrics["approx_kl"][jnp.sum(ran) - 1])
+    last_kl = in_common(metrics["approx_kl"][jnp.sum(ran) - 1], setup.across)
     metrics = jax.tree.map(lambda x: jnp.mean(x, where=ran), metrics)
     metrics |= losses.shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
     moving = ("learning_rate", *(schedule.name for schedule in config.plan))
@@ -401,7 +396,7 @@ def improve(
     gradient = jax.grad(partial(loss, setup, state), has_aux=True)
     grads, metrics = in_pieces(gradient, params, batch, setup.config.grad_accumulation)
     grads, metrics = add_up((grads, metrics), setup.data)  # each device's is its samples' part of the sum
-    grads = in_common(setup, grads)
+    grads = in_common(grads, setup.across)
     updates, opt_state = optimiser(state.hypers).update(grads, opt_state, params)
     metrics["grad_norm"] = optax.tree.norm(grads)
     return (optax.apply_updates(params, updates), opt_state), metrics
