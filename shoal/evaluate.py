@@ -170,6 +170,7 @@ def summarise(
     """The row that is printed for one learner's episodes, (episodes,) each; a `spec` tells whose returns."""
     apart = by_team(spec, returns) if spec else {}
     returns = team_return(spec, returns) if spec else returns
+    returns = np.asarray(returns, np.float64)  # in which equal returns have the mean they all are
     return Evaluation(
         learner=name,
         episodes=len(returns),

@@ -354,3 +354,9 @@ def test_distances_between_all_pairs():
     np.testing.assert_allclose(found, [[0, 2, 6], [-10, 0, 20], [-1.5, -1, 0]])
     with pytest.raises(ShoalError, match="has no `distance`"):
         distances(nobody, cohort, obs)
+
+
+def test_equal_returns_have_the_mean_they_all_are():
+    row = summarise(0, np.full(50, 0.955, np.float32), np.full(50, 5))
+    assert row.return_mean == row.return_min == row.return_max
+    assert row.return_std == 0
