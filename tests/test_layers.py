@@ -5,16 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.layers import FEW, NARROW, affine
+from shoal.layers import FEW, NARROW, PAIR, affine
 
 
-@pytest.mark.parametrize("num_out", [1, NARROW, NARROW + 1])
+@pytest.mark.parametrize("num_out", [1, PAIR, PAIR + 1, NARROW, NARROW + 1])
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (FEW + 1,)])
-def test_the_gradients_of_a_layer_are_those_of_its_formula(shape, num_out):
+def test_a_layer_and_its_gradients_are_those_of_its_formula(shape, num_out):
     keys = jax.random.split(jax.random.key(0), 4)
     x, aim = jax.random.normal(keys[0], (*shape, 6)), jax.random.normal(keys[1], (*shape, num_out))
     weight, bias = jax.random.normal(keys[2], (6, num_out)), jax.random.normal(keys[3], (num_out,))
     plain = lambda x, weight, bias: jnp.einsum("...i,io->...o", x, weight) + jnp.broadcast_to(bias, aim.shape)
+    np.testing.assert_allclose(affine(x, weight, bias), plain(x, weight, bias), rtol=1e-4, atol=1e-5)
     gradients = [
         jax.grad(lambda *args, layer=layer: jnp.mean((layer(*args) - aim) ** 2), (0, 1, 2))(x, weight, bias)
         for layer in (affine, plain)

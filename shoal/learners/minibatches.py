@@ -6,6 +6,7 @@ every minibatch takes equally much from each. So a device that holds some of the
 share of every minibatch by itself, and the shares of all devices make up the same minibatches as one's.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -17,6 +18,8 @@ from shoal.types import ShoalError, Tree
 
 VARIETY = 32
 """Blocks that a minibatch joins at least, where there are as many samples in it."""
+FEW = 512
+"""Up to so many are put in an order by counting."""
 
 
 class Strata(NamedTuple):
@@ -62,13 +65,30 @@ def shuffles(
     else:  # several devices have a part of every block of one stratum
         keys = keys[jax.lax.axis_index(DATA) * strata.count // shards][None]
     size = num_steps * strata.width
-    order = jnp.argsort(jax.vmap(lambda key: jax.random.bits(key, (num_epochs, size)))(keys))
+    order = in_order(jax.vmap(lambda key: jax.random.bits(key, (num_epochs, size)))(keys))
     num_strata = order.shape[0]
     first = strata.width * jnp.arange(num_strata, dtype=order.dtype)[:, None, None]
     moment, place = order // strata.width, order % strata.width
     blocks = moment * (num_strata * strata.width) + first + place  # as they lie in (T, E)
     blocks = blocks.reshape(num_strata, num_epochs, num_minibatches, -1)
     return jnp.moveaxis(blocks, 0, 2).reshape(num_epochs, num_minibatches, -1)
+
+
+def in_order(bits: Array) -> Array:
+    """Random permutations along the last axis, from random bits.
+
+    Of a few, the place that each has among all: they are sooner counted than sorted.
+    """
+    if bits.shape[-1] > FEW:
+        return jnp.argsort(bits)
+
+    @partial(jnp.vectorize, signature="(n)->(n)")
+    def places(bits):
+        own, others, place = bits[:, None], bits[None], jnp.arange(bits.size)
+        first = place[:, None] > place[None]  # comes before it among equals
+        return jnp.sum((own > others) | ((own == others) & first), 1)
+
+    return places(bits)
 
 
 def arrange(batch: Tree, blocks: Array) -> Tree:
