@@ -1,7 +1,7 @@
 """Federated TD3 on Pendulum: which networks to exchange, and worlds that differ.
 
 python bench/federated_td3.py parts [--seeds 5]
-python bench/federated_td3.py worlds [--seeds 5] [--spreads 0.05 1 2] [--prox 0.1 1]
+python bench/federated_td3.py worlds [--seeds 5] [--spreads 0.05 1 2] [--prox 0.1 1] [--as-published]
 
 Each prints a table; --out FILE writes it too.
 """
@@ -18,7 +18,7 @@ from shoal import ExchangeConfig, TD3Config, TrainConfig, trees
 from shoal.envs import worlds
 from shoal.evaluate import evaluate, evaluate_worlds, visits
 from shoal.exchange.mixing import merged
-from shoal.program import make_trainer, worlds_of
+from shoal.program import Trainer, TrainState, make_trainer, worlds_of
 from shoal.train import pulses
 
 CLIENTS = 5
@@ -41,12 +41,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--spreads", type=float, nargs="+", default=list(SPREADS))
     parser.add_argument("--prox", type=float, nargs="+", default=[0.1, 1.0])
+    parser.add_argument("--as-published", action="store_true", help="256-256 networks, learning rate 0.002")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "shoal" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     seeds = range(1, options.seeds + 1)
-    different = different_worlds(seeds, options.spreads, options.prox)
+    different = different_worlds(seeds, options.spreads, options.prox, options.as_published)
     table = parts(seeds) if options.what == "parts" else different
     lines = []
     for line in table:
@@ -85,15 +86,23 @@ def returns(config: TrainConfig, sent: tuple[str, ...]) -> list[float]:
     trainer = make_trainer(config)
     began = trainer.begin()
     untrained = trees.take(began.cohort.params, jnp.array([0]))
-    *_, last = pulses(trainer, began)
-    cohort = last.state.cohort
+    cohort = final(trainer, began).cohort
     mean = merged(cohort)
     known = mean._replace(params=untrained._replace(**{name: getattr(mean.params, name) for name in sent}))
     play = lambda who: float(evaluate(trainer.recipe, trainer.learner, who, EPISODES)[0].mean())
     return [play(cohort), play(mean), play(known if sent else mean)]
 
 
-def different_worlds(seeds: range, spreads: list[float], prox_coefs: list[float]) -> Iterator[str]:
+def final(trainer: Trainer, state: TrainState) -> TrainState:
+    """Where a run ends."""
+    for report in pulses(trainer, state):
+        state = report.state
+    return state
+
+
+def different_worlds(
+    seeds: range, spreads: list[float], prox_coefs: list[float], as_published: bool
+) -> Iterator[str]:
     """The study's clocks: critics meet every 100 steps, actors every 200; 20,000 steps per client."""
     yield f"Pendulum-v1, {CLIENTS} clients, 20,000 steps each, critics averaged every 100 steps, actors "
     yield f"every 200, {len(seeds)} seeds: greedy return of the mean model, +- deviation over seeds; and "
@@ -103,10 +112,10 @@ def different_worlds(seeds: range, spreads: list[float], prox_coefs: list[float]
     yield "|---|---|---|---|---|---|"
     for spread in spreads:
         theirs = SPREADS.get(spread, ("", ""))
-        plain = np.array([mean_model(spread, 0.0, seed) for seed in seeds])
+        plain = np.array([mean_model(spread, 0.0, seed, as_published) for seed in seeds])
         yield f"| {spread:g} | FedAvg | {_cells(plain)} | | {theirs[0]} |"
         for coef in prox_coefs:
-            found = np.array([mean_model(spread, coef, seed) for seed in seeds])
+            found = np.array([mean_model(spread, coef, seed, as_published) for seed in seeds])
             more = [f"{m:+.1f} +- {s / len(seeds) ** 0.5:.1f}" for m, s in _moments(found - plain, ddof=1)]
             yield f"| {spread:g} | FedProx {coef:g} | {_cells(found)} | {', '.join(more)} | {theirs[1]} |"
 
@@ -120,13 +129,13 @@ def _moments(found: np.ndarray, ddof: int = 0) -> Iterator[tuple[float, float]]:
     return zip(found.mean(0), found.std(0, ddof=ddof), strict=True)
 
 
-def mean_model(spread: float, prox: float, seed: int) -> list[float]:
+def mean_model(spread: float, prox: float, seed: int, as_published: bool) -> list[float]:
     """Returns of the averaged model in all clients' worlds and in unseen ones."""
     algo = TD3Config(
         num_steps=50,
         batch_size=128,
-        hidden=(64, 64),
-        learning_rate=0.001,
+        hidden=(256, 256) if as_published else (64, 64),
+        learning_rate=0.002 if as_published else 0.001,
         gamma=0.98,
         tau=0.01,
         learning_starts=500,
@@ -145,11 +154,10 @@ def mean_model(spread: float, prox: float, seed: int) -> list[float]:
         exchanges=(ExchangeConfig("average", parts=clocks),),
     )
     trainer = make_trainer(config)
-    *_, last = pulses(trainer, trainer.begin())
-    spec = trainer.recipe.spec
+    cohort, spec = final(trainer, trainer.begin()).cohort, trainer.recipe.spec
     fresh = worlds.unseen(spec, spread, EPISODES, seed)
     places = visits(["mean"], worlds_of(config, spec), EPISODES, fresh)
-    rows = evaluate_worlds(trainer.recipe, trainer.learner, merged(last.state.cohort), ["mean"], places)
+    rows = evaluate_worlds(trainer.recipe, trainer.learner, merged(cohort), ["mean"], places)
     return [float(np.mean([row.return_mean for row in rows if row.world == w])) for w in ("seen", "unseen")]
 
 

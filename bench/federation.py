@@ -138,8 +138,10 @@ def closeness(config: TrainConfig) -> list[float]:
 def finished(config: TrainConfig) -> tuple[Trainer, TrainState]:
     """A run, trained to its end."""
     trainer = make_trainer(config)
-    *_, last = pulses(trainer, trainer.begin())
-    return trainer, last.state
+    state = trainer.begin()
+    for report in pulses(trainer, state):
+        state = report.state
+    return trainer, state
 
 
 if __name__ == "__main__":

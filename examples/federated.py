@@ -8,8 +8,8 @@ SPREAD, EPISODES = 1.0, 50
 
 def unseen_return(config: shoal.TrainConfig) -> float:
     """Train, then play every learner in worlds that nobody trained in."""
-    *_, report = shoal.train(config)
-    apart = report.metrics["disagreement/policy"].mean()
+    for report in shoal.train(config):
+        apart = report.metrics["disagreement/policy"].mean()
     print(f"  trained: return {report.metrics['return_mean'].mean():.0f}, policies {apart:.3f} nats apart")
     recipe = shoal.make(config.env)
     learner = shoal.ppo(config.algo, recipe.spec, config.num_iterations)

@@ -9,8 +9,8 @@ random_search = shoal.preset("CartPole-v1", **settings)
 population = shoal.preset("CartPole-v1", **settings, exchange="truncation", local_updates=10)
 
 for name, config in {"random search": random_search, "population": population}.items():
-    *_, report = shoal.train(config)
-    returns, rates = report.metrics["return_mean"], report.metrics["hypers/learning_rate"]
+    for report in shoal.train(config):
+        returns, rates = report.metrics["return_mean"], report.metrics["hypers/learning_rate"]
     best = int(np.argmax(returns))
     print(
         f"{name:>14}: best {returns[best]:.0f} at learning rate {rates[best]:.2g}, mean {returns.mean():.0f}"

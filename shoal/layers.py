@@ -66,7 +66,7 @@ def _by_columns(x: Array, weight: Array) -> Array:
 
 def _of_few(g: Array, weight: Array) -> Array:
     """g W' of a few columns each, as a sum that what comes next can be computed along with."""
-    return sum(jnp.multiply.outer(g[..., k], weight[:, k]) for k in range(weight.shape[1]))
+    return jnp.asarray(sum(jnp.multiply.outer(g[..., k], weight[:, k]) for k in range(weight.shape[1])))
 
 
 def _turned(x: Array, g: Array) -> Array:

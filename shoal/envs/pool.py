@@ -106,8 +106,10 @@ def import_envpool() -> ModuleType:
     """EnvPool, imported when it is first asked for."""
     try:
         import envpool
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ShoalError("EnvPool is not installed: pip install envpool") from error
+    except ImportError as error:
+        raise ShoalError(f"EnvPool does not start here: {error}") from error
     return envpool
 
 

@@ -1,6 +1,6 @@
 """An exchange from settings: what --exchange and a config file's list can say."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -38,6 +38,18 @@ MEANT_FOR = {
     SELECTING: ("resample", "min_episodes", "warm_up", "groups", "migrate_every"),
 }
 """Which exchanges each setting is meant for; with others it would silently do nothing."""
+NEEDS: dict[str, tuple[str, Callable[["ExchangeConfig"], bool]]] = {
+    "degree": ("topology random-regular", lambda c: c.topology == "random-regular"),
+    "symmetrise": ("comm_matrix", lambda c: c.comm_matrix is not None),
+    "server_lr": ("server momentum or adam", lambda c: c.server != "none"),
+    "server_momentum": ("server momentum or adam", lambda c: c.server != "none"),
+    "attackers": ("attack", lambda c: c.attack != "none"),
+    "attack_strength": ("attack sign-flip, noise or scale", lambda c: c.attack not in ("none", "zero")),
+    "privacy_delta": ("noise_multiplier", lambda c: c.noise_multiplier > 0),
+    "keep": ("compress top-k", lambda c: c.compress == "top-k"),
+    "migrate_every": ("groups", lambda c: c.groups > 1),
+}
+"""What a setting does nothing without."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +156,14 @@ class ExchangeConfig:
                 raise ShoalError(
                     f"exchange {self.exchange} has no use for {', '.join(idle)}: for {kinds} only"
                 )
+        for name in self.changed():
+            needed, is_there = NEEDS.get(name, ("", lambda c: True))
+            if not is_there(self):
+                raise ShoalError(f"{name} does nothing without {needed}")
+        if self.comm_matrix is not None and self.topology != "ring":
+            raise ShoalError(f"topology {self.topology} or comm_matrix: both say who meets whom")
+        if self.server_lr is not None and not self.server_lr > 0:
+            raise ShoalError(f"server_lr must be above 0, not {self.server_lr}")
         if not 1 <= self.groups <= 4 or self.migrate_every < 1:
             raise ShoalError("groups must be 1 to 4, and migrate_every at least 1")
         if self.warm_up < 0 or self.min_episodes < 1:

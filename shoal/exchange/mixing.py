@@ -29,14 +29,16 @@ class Rule(NamedTuple):
 
     combine(key, own, messages, weight) -> (L, D)     own, messages (L, D), weight (L,), 0 for the absent
     merge(key, statistics, weight) -> statistics      `Running` rows, leading L
+    copies(key, weight, books) -> (L,)                how often each sends its message
 
-    `broadcast` says that all receive the same, so that each knows what the others hold afterwards.
+    `broadcast` says that all receive the same, so that each knows what the others hold afterwards. With
+    `books`, a message tells how its sender changed: whoever may listen later has to hear it, too.
     """
 
     combine: Callable[[Array, Array, Array, Array], Array]
     merge: Callable[[Array, Running, Array], Running]
+    copies: Callable[[Array, Array, bool], Array]
     broadcast: bool
-    copies: np.ndarray | int  # (L,) how many times a learner sends its message
 
 
 class Channel(NamedTuple):
@@ -135,10 +137,11 @@ def mix(
         model = jnp.mean(own, 0)
         books = () if channel.is_plain else Books(own, jnp.zeros_like(own))
         whole = () if server is None else Server(model, server.init(model))
-        return ExchangeMemory((jnp.zeros(own.shape[0], jnp.int32), books), whole), cohort
+        none = jnp.zeros(own.shape[0], jnp.int32)
+        return ExchangeMemory((none, none, books), whole), cohort
 
     def apply(key, memory, cohort, standing):
-        (rounds, books), whole = memory
+        (rounds, sent, books), whole = memory
         key_rule, key_channel = jax.random.split(key)
         own, back = trees.as_matrix(cohort.params)
         weight, present = weigh(weights, standing), standing.present
@@ -158,12 +161,12 @@ def mix(
             moments = mix_moments(rule, key_rule, cohort.opt_state, weight, present)
             cohort = cohort._replace(opt_state=moments)
         rounds = rounds + present
+        sent = sent + rule.copies(key_rule, weight, not channel.is_plain) * present
         size = (channel.compressor or channels.none()).message_bytes(own.shape[1])
         size += _row_bytes(cohort.statistics) if share_statistics else 0
         size += _row_bytes(_real(cohort.opt_state)) if share_moments else 0
-        copies = jnp.broadcast_to(jnp.float32(rule.copies), rounds.shape)
-        metrics = {"exchange/bytes": rounds * copies * size, "exchange/rounds": rounds.astype(jnp.float32)}
-        return ExchangeMemory((rounds, books), whole), cohort, metrics
+        metrics = {"exchange/bytes": jnp.float32(sent) * size, "exchange/rounds": jnp.float32(rounds)}
+        return ExchangeMemory((rounds, sent, books), whole), cohort, metrics
 
     return Exchange(init, apply)
 
@@ -214,7 +217,7 @@ def from_server(aggregate: Aggregator, robust: bool = False) -> Rule:
         merged = typical(statistics, weight) if robust else pooled(statistics, weight)
         return jax.tree.map(lambda one, rows: jnp.broadcast_to(one, rows.shape), merged, statistics)
 
-    return Rule(combine, merge, broadcast=True, copies=1)
+    return Rule(combine, merge, lambda key, weight, books: jnp.ones_like(weight, jnp.int32), broadcast=True)
 
 
 def from_neighbours(matrix: np.ndarray, transport: Transport = HERE) -> Rule:
@@ -246,8 +249,13 @@ def from_neighbours(matrix: np.ndarray, transport: Transport = HERE) -> Rule:
         mixed = operator(weight, whole_product)
         return mix_statistics(lambda rows: mixed(rows, rows), statistics)
 
-    copies = np.count_nonzero(others, axis=0)
-    return Rule(combine, transport.on_all(merge), broadcast=False, copies=copies)
+    listens = others != 0  # (L, L): the row to the column
+    count = transport.on_all(lambda weight: jnp.sum(jnp.asarray(listens) & (weight > 0)[:, None], 0))
+
+    def copies(key, weight, books):
+        return jnp.asarray(listens.sum(0), jnp.int32) if books else count(weight)
+
+    return Rule(combine, transport.on_all(merge), copies, broadcast=False)
 
 
 def from_partner(transport: Transport = HERE) -> Rule:
@@ -274,7 +282,11 @@ def from_partner(transport: Transport = HERE) -> Rule:
         partner, paired = draw(key, weight)
         return mix_statistics(lambda rows: halfway(paired, rows, trees.take(rows, partner)), statistics)
 
-    return Rule(combine, transport.on_all(merge), broadcast=False, copies=1)
+    def copies(key, weight, books):
+        _, paired = transport.on_all(draw)(key, weight)
+        return jnp.full_like(paired, len(weight) - 1, jnp.int32) if books else jnp.int32(paired)
+
+    return Rule(combine, transport.on_all(merge), copies, broadcast=False)
 
 
 def pooled(statistics: Running, weight: Array) -> Running:

@@ -157,27 +157,37 @@ NOISY = Channel(channels.privatise(1.0, 1.0))
 
 @pytest.mark.parametrize(
     ("exchange", "message", "copies"),
-    [
-        (average(), 400, [1] * 6),
-        (average(channel=TOP_SEVEN), 7 * 8, [1] * 6),
-        (average(channel=BYTES), 104, [1] * 6),
-        (average(channel=NOISY), 400, [1] * 6),
-        (gossip(RING), 400, [2] * 6),
-        (gossip(STAR), 400, [5, 1, 1, 1, 1, 1]),
-        (gossip(LEADER), 400, [5, 0, 0, 0, 0, 0]),
-        (gossip(np.eye(6)), 400, [0] * 6),
-        (gossip(RING, channel=BYTES), 104, [2] * 6),
-        (gossip_in_pairs(channel=TOP_SEVEN), 7 * 8, [1] * 6),
-        (mix(from_server(robust.median(), robust=True)), 400, [1] * 6),
+    [  # messages of each in a round without the third, and in one without the second and the third
+        (average(), 400, ([1] * 6, [1] * 6)),
+        (average(channel=TOP_SEVEN), 7 * 8, ([1] * 6, [1] * 6)),
+        (average(channel=BYTES), 104, ([1] * 6, [1] * 6)),
+        (average(channel=NOISY), 400, ([1] * 6, [1] * 6)),
+        (gossip(RING), 400, ([2, 1, 2, 1, 2, 2], [1, 1, 1, 1, 2, 2])),
+        (gossip(STAR), 400, ([4, 1, 1, 1, 1, 1], [3, 1, 1, 1, 1, 1])),
+        (gossip(LEADER), 400, ([4, 0, 0, 0, 0, 0], [3, 0, 0, 0, 0, 0])),
+        (gossip(np.eye(6)), 400, ([0] * 6, [0] * 6)),
+        (gossip(RING, channel=BYTES), 104, ([2] * 6, [2] * 6)),
+        (gossip_in_pairs(channel=TOP_SEVEN), 7 * 8, ([5] * 6, [5] * 6)),
+        (mix(from_server(robust.median(), robust=True)), 400, ([1] * 6, [1] * 6)),
     ],
 )
 def test_bytes_are_counted(exchange, message, copies):
-    """100 parameters of 4 bytes, and 7 numbers of statistics; who is absent sends nothing."""
+    """100 parameters of 4 bytes, and 7 numbers of statistics; who is absent sends and hears nothing.
+
+    A change, which is what a channel carries, has to be told to everyone who may ever listen.
+    """
     statistics = Running(jnp.ones(6), jnp.zeros((6, 3)), jnp.ones((6, 3)))
     memory, cohort = exchange.init(cohort_of(random_rows(6, 100), statistics))
     apply = jax.jit(exchange.apply)
-    for here in ([1, 1, 0, 1, 1, 1], [1, 0, 0, 1, 1, 1]):
-        memory, cohort, metrics = apply(KEY, memory, cohort, standing(6, present=np.array(here, bool)))
-    rounds = np.array([2, 1, 0, 2, 2, 2])
-    np.testing.assert_array_equal(metrics["exchange/rounds"], rounds)
-    np.testing.assert_array_equal(metrics["exchange/bytes"], rounds * copies * (message + 28))
+    rounds = np.array([[1, 1, 0, 1, 1, 1], [1, 0, 0, 1, 1, 1]])
+    for here in rounds:
+        memory, cohort, metrics = apply(KEY, memory, cohort, standing(6, present=here.astype(bool)))
+    np.testing.assert_array_equal(metrics["exchange/rounds"], rounds.sum(0))
+    np.testing.assert_array_equal(metrics["exchange/bytes"], (rounds * copies).sum(0) * (message + 28))
+
+
+def test_whoever_has_no_partner_sends_nothing():
+    exchange = gossip_in_pairs(share_statistics=False)
+    memory, cohort = exchange.init(cohort_of(random_rows(5, 100)))
+    _, _, metrics = jax.jit(exchange.apply)(KEY, memory, cohort, standing(5))
+    assert sorted(metrics["exchange/bytes"].tolist()) == [0, 400, 400, 400, 400]
