@@ -79,7 +79,7 @@ def scores_in_worlds(config: TrainConfig) -> list[float]:
 
 def liars(env: str, seeds: range):
     """10 learners, 3 of whom lie: the honest ones' returns under each rule and attack."""
-    attacks = {"none": 10.0, "sign-flip": 10.0, "noise": 1.0, "scale": 30.0, "zero": 0.0}
+    attacks = {"none": 10.0, "sign-flip": 10.0, "noise": 1.0, "scale": 30.0, "zero": 10.0}
     yield f"{env}, 10 learners of whom the last 3 lie, an exchange every update, 100,000 steps each, "
     yield f"{len(seeds)} seeds: mean greedy return of the honest 7."
     yield ""

@@ -26,7 +26,7 @@ NARROW, FEW = 4, 1024
 """Up to so many columns, of up to so many rows, are multiplied one by one on the way back: of 256 rows of
 256, one takes 8 us, two to six at once 40 to 70."""
 PAIR = 2
-"""Up to so many on the way forward: the two of 32 x 4 rows of 64 take 1.3 us, at once 6."""
+"""Up to so many on the way forward, and back to x: the two of 32 x 4 rows of 64 take 1.3 us, at once 6."""
 
 
 @jax.custom_vjp

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shoal.cli import main
+from shoal.cli import main, parse_train
 from shoal.envs.make import make
 from shoal.program import worlds_of
 from shoal.runs.config import from_settings, read_settings
@@ -188,13 +189,7 @@ def write(name, text):
         ("--exchange average --participation 0", "participation must be above 0 and at most 1"),
         ("--exchange average --attack zero", "attack zero needs attackers"),
         ("--exchange gossip --server adam", "exchange gossip has no use for server"),
-        ("--exchange average --server-lr 0.1", "server_lr does nothing without server momentum or adam"),
         ("--exchange average --server adam --server-lr 0", "server_lr must be above 0, not 0"),
-        ("--exchange gossip --degree 3", "degree does nothing without topology random-regular"),
-        ("--exchange gossip --symmetrise", "symmetrise does nothing without comm_matrix"),
-        ("--exchange average --keep 0.1 --compress int8", "keep does nothing without compress top-k"),
-        ("--exchange average --attackers 1", "attackers does nothing without attack"),
-        ("--exchange average --privacy-delta 1e-6", "privacy_delta does nothing without noise_multiplier"),
         ("--exchange gossip --topology star --comm-matrix one.json", "both say who meets whom"),
         ("--exchange average --parts brain", "no parameters are called brain"),
         ("--exchange neighbours --comm-matrix nowhere.json", "nowhere.json: there is no such file"),
@@ -222,6 +217,38 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, message, capsys):
     assert line.startswith("shoal: ")
     assert message in line
     assert not list(Path().glob("run/checkpoints/*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("average --server-lr 0.1", "server_lr does nothing without server momentum or adam"),
+        ("gossip --degree 3", "degree does nothing without topology random-regular"),
+        ("gossip --symmetrise", "symmetrise does nothing without comm_matrix"),
+        ("average --keep 0.1 --compress int8", "keep does nothing without compress top-k"),
+        ("average --attackers 1", "attackers does nothing without attack"),
+        ("average --privacy-delta 1e-6", "privacy_delta does nothing without noise_multiplier"),
+        ("truncation --migrate-every 2", "migrate_every does nothing without groups"),
+        ("average --server adam --server-lr 0.1", None),
+        ("gossip --topology random-regular --degree 3", None),
+        ("gossip --symmetrise --comm-matrix pair.json", None),
+        ("average --keep 0.1 --compress top-k", None),
+        ("average --attackers 1 --attack noise --attack-strength 2", None),
+    ],
+)
+def test_settings_that_do_nothing_are_told(arguments, message):
+    write("pair.json", '{"comm_matrix": {"0": {"1": 1}}}')
+    config, _ = parse_train([CARTPOLE, *TINY, "--exchange", *arguments.split(), "--out", "run"])
+    (exchange,) = config.exchanges
+    assert exchange.idle() == ([message] if message else [])
+
+
+def test_a_setting_that_does_nothing_is_a_warning(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert shoal("train", CARTPOLE, *TINY, "--exchange", "gossip", "--degree", "3", "--steps", "32") == 0
+    told = "shoal: warning: degree does nothing without topology random-regular"
+    assert capsys.readouterr().err.splitlines().count(told) == 1
 
 
 def test_a_matrix_without_its_file(capsys):

@@ -1,5 +1,6 @@
 """An exchange from settings: what --exchange and a config file's list can say."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -49,7 +50,7 @@ NEEDS: dict[str, tuple[str, Callable[["ExchangeConfig"], bool]]] = {
     "keep": ("compress top-k", lambda c: c.compress == "top-k"),
     "migrate_every": ("groups", lambda c: c.groups > 1),
 }
-"""What a setting does nothing without."""
+"""What a setting does nothing without: told, not refused, so that another can be varied beside it."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +157,6 @@ class ExchangeConfig:
                 raise ShoalError(
                     f"exchange {self.exchange} has no use for {', '.join(idle)}: for {kinds} only"
                 )
-        for name in self.changed():
-            needed, is_there = NEEDS.get(name, ("", lambda c: True))
-            if not is_there(self):
-                raise ShoalError(f"{name} does nothing without {needed}")
         if self.comm_matrix is not None and self.topology != "ring":
             raise ShoalError(f"topology {self.topology} or comm_matrix: both say who meets whom")
         if self.server_lr is not None and not self.server_lr > 0:
@@ -202,6 +199,15 @@ class ExchangeConfig:
         """Whether policies are held near others."""
         return self.exchange == "neighbours" if self.use_comm_penalty is None else self.use_comm_penalty
 
+    def idle(self) -> list[str]:
+        """What was set that does nothing, a line each."""
+        needed = {name: NEEDS[name] for name in self.changed() if name in NEEDS}
+        return [
+            f"{name} does nothing without {what}"
+            for name, (what, is_there) in needed.items()
+            if not is_there(self)
+        ]
+
     def changed(self) -> dict[str, Any]:
         """What differs from the defaults."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
@@ -238,6 +244,8 @@ def make_exchange(
             links.append(selecting_exchange(config, priors or {}, transport))
         return every(config.local_updates, participate(config.participation, chain(*links)))
 
+    for line in (line for config in configs for line in config.idle()):
+        warnings.warn(line, RuntimeWarning)
     meetings = [one for config in configs for one in by_clock(config)]
     exchange = chain(*(link(one) for one in meetings if one.exchange not in ("none", "gradients")))
     asked = [c.common_start for c in configs if c.common_start is not None]

@@ -131,14 +131,16 @@ def mix(
     """
     if server is not None and not rule.broadcast:
         raise ShoalError("a server optimiser needs a server: use it with average or a robust rule")
+    if weights != "uniform" and not rule.broadcast:
+        raise ShoalError(f"weights {weights} are for averages: in gossip the matrix says who counts")
 
     def init(cohort: LearnerState):
         own, _ = trees.as_matrix(cohort.params)
         model = jnp.mean(own, 0)
         books = () if channel.is_plain else Books(own, jnp.zeros_like(own))
         whole = () if server is None else Server(model, server.init(model))
-        none = jnp.zeros(own.shape[0], jnp.int32)
-        return ExchangeMemory((none, none, books), whole), cohort
+        rounds, sent = jnp.zeros(own.shape[0], jnp.int32), jnp.zeros((own.shape[0], 2), jnp.int32)
+        return ExchangeMemory((rounds, sent, books), whole), cohort
 
     def apply(key, memory, cohort, standing):
         (rounds, sent, books), whole = memory
@@ -161,11 +163,13 @@ def mix(
             moments = mix_moments(rule, key_rule, cohort.opt_state, weight, present)
             cohort = cohort._replace(opt_state=moments)
         rounds = rounds + present
-        sent = sent + rule.copies(key_rule, weight, not channel.is_plain) * present
+        copies = [rule.copies(key_rule, weight, books) for books in (not channel.is_plain, False)]
+        sent = sent + jnp.where(present[:, None], jnp.stack(copies, 1), 0)
         size = (channel.compressor or channels.none()).message_bytes(own.shape[1])
-        size += _row_bytes(cohort.statistics) if share_statistics else 0
-        size += _row_bytes(_real(cohort.opt_state)) if share_moments else 0
-        metrics = {"exchange/bytes": jnp.float32(sent) * size, "exchange/rounds": jnp.float32(rounds)}
+        aside = _row_bytes(cohort.statistics) if share_statistics else 0  # does not go through the channel
+        aside += _row_bytes(_real(cohort.opt_state)) if share_moments else 0
+        num_bytes = jnp.float32(sent[:, 0]) * size + jnp.float32(sent[:, 1]) * aside
+        metrics = {"exchange/bytes": num_bytes, "exchange/rounds": jnp.float32(rounds)}
         return ExchangeMemory((rounds, sent, books), whole), cohort, metrics
 
     return Exchange(init, apply)

@@ -1,9 +1,10 @@
 """Minibatches: a rollout in a new order, which does not depend on how its environments are divided.
 
 The samples of one moment in neighbouring environments are a block, which stays together: fewer, longer
-pieces are quicker to sort and to copy. Environments fall into strata, each shuffled by a key of its own, and
-every minibatch takes equally much from each. So a device that holds some of the environments can make its
-share of every minibatch by itself, and the shares of all devices make up the same minibatches as one's.
+pieces are quicker to put in an order and to copy. Environments fall into strata, each shuffled by a key of
+its own, and every minibatch takes equally much from each. So a device that holds some of the environments
+can make its share of every minibatch by itself, and the shares of all devices make up the same minibatches
+as one's.
 """
 
 from functools import partial

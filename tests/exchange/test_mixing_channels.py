@@ -153,37 +153,47 @@ LEADER = 0.5 * np.eye(6) + 0.5 * np.eye(6)[[0] * 6]  # all listen to the first, 
 RING, STAR = (topology.metropolis(graph(6)) for graph in (topology.ring, topology.star))
 TOP_SEVEN, BYTES = Channel(compressor=channels.top_k(0.07)), Channel(compressor=channels.int8())
 NOISY = Channel(channels.privatise(1.0, 1.0))
+ROUNDS = np.array([[1, 1, 0, 1, 1, 1], [1, 0, 0, 1, 1, 1]])  # who is there
+ONCE = ([1] * 6, [1] * 6)
+AROUND = ([2, 1, 2, 1, 2, 2], [1, 1, 1, 1, 2, 2])  # how many who are there listen to each, in a ring
 
 
 @pytest.mark.parametrize(
     ("exchange", "message", "copies"),
-    [  # messages of each in a round without the third, and in one without the second and the third
-        (average(), 400, ([1] * 6, [1] * 6)),
-        (average(channel=TOP_SEVEN), 7 * 8, ([1] * 6, [1] * 6)),
-        (average(channel=BYTES), 104, ([1] * 6, [1] * 6)),
-        (average(channel=NOISY), 400, ([1] * 6, [1] * 6)),
-        (gossip(RING), 400, ([2, 1, 2, 1, 2, 2], [1, 1, 1, 1, 2, 2])),
+    [  # how often each is heard in a round without the third, and in one without the second and the third
+        (average(), 400, ONCE),
+        (average(channel=TOP_SEVEN), 7 * 8, ONCE),
+        (average(channel=BYTES), 104, ONCE),
+        (average(channel=NOISY), 400, ONCE),
+        (gossip(RING), 400, AROUND),
         (gossip(STAR), 400, ([4, 1, 1, 1, 1, 1], [3, 1, 1, 1, 1, 1])),
         (gossip(LEADER), 400, ([4, 0, 0, 0, 0, 0], [3, 0, 0, 0, 0, 0])),
         (gossip(np.eye(6)), 400, ([0] * 6, [0] * 6)),
-        (gossip(RING, channel=BYTES), 104, ([2] * 6, [2] * 6)),
-        (gossip_in_pairs(channel=TOP_SEVEN), 7 * 8, ([5] * 6, [5] * 6)),
-        (mix(from_server(robust.median(), robust=True)), 400, ([1] * 6, [1] * 6)),
+        (mix(from_server(robust.median(), robust=True)), 400, ONCE),
     ],
 )
 def test_bytes_are_counted(exchange, message, copies):
-    """100 parameters of 4 bytes, and 7 numbers of statistics; who is absent sends and hears nothing.
+    """100 parameters of 4 bytes, and 7 numbers of statistics; who is absent sends and hears nothing."""
+    metrics = after_two_rounds(exchange)
+    np.testing.assert_array_equal(metrics["exchange/rounds"], ROUNDS.sum(0))
+    np.testing.assert_array_equal(metrics["exchange/bytes"], (ROUNDS * copies).sum(0) * (message + 28))
 
-    A change, which is what a channel carries, has to be told to everyone who may ever listen.
-    """
+
+def test_changes_are_told_to_everyone_who_may_ever_listen():
+    """And statistics, which are no changes, to those who listen now."""
+    ring = after_two_rounds(gossip(RING, channel=BYTES))["exchange/bytes"]
+    np.testing.assert_array_equal(ring, 104 * 2 * ROUNDS.sum(0) + 28 * (ROUNDS * AROUND).sum(0))
+    pairs = after_two_rounds(gossip_in_pairs(channel=TOP_SEVEN, share_statistics=False))["exchange/bytes"]
+    np.testing.assert_array_equal(pairs, 7 * 8 * 5 * ROUNDS.sum(0))
+
+
+def after_two_rounds(exchange) -> dict:
     statistics = Running(jnp.ones(6), jnp.zeros((6, 3)), jnp.ones((6, 3)))
     memory, cohort = exchange.init(cohort_of(random_rows(6, 100), statistics))
-    apply = jax.jit(exchange.apply)
-    rounds = np.array([[1, 1, 0, 1, 1, 1], [1, 0, 0, 1, 1, 1]])
-    for here in rounds:
+    apply, metrics = jax.jit(exchange.apply), {}
+    for here in ROUNDS:
         memory, cohort, metrics = apply(KEY, memory, cohort, standing(6, present=here.astype(bool)))
-    np.testing.assert_array_equal(metrics["exchange/rounds"], rounds.sum(0))
-    np.testing.assert_array_equal(metrics["exchange/bytes"], (rounds * copies).sum(0) * (message + 28))
+    return metrics
 
 
 def test_whoever_has_no_partner_sends_nothing():
