@@ -128,7 +128,8 @@ def test_the_environment_gets_the_clipped_action_and_the_learner_keeps_its_own()
 
     rollout = play(KEY)
     assert np.mean(np.abs(rollout.action) > 1) > 0.5
-    np.testing.assert_array_equal(rollout.obs[1:], np.clip(rollout.action[:-1], -1, 1))
+    # The compiler may compute an action twice, rounded differently.
+    np.testing.assert_allclose(rollout.obs[1:], np.clip(rollout.action[:-1], -1, 1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SPECS if kind != "discrete"])
