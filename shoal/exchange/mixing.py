@@ -163,8 +163,9 @@ def mix(
             moments = mix_moments(rule, key_rule, cohort.opt_state, weight, present)
             cohort = cohort._replace(opt_state=moments)
         rounds = rounds + present
-        copies = [rule.copies(key_rule, weight, books) for books in (not channel.is_plain, False)]
-        sent = sent + jnp.where(present[:, None], jnp.stack(copies, 1), 0)
+        listening = rule.copies(key_rule, weight, False)
+        told = listening if channel.is_plain else rule.copies(key_rule, weight, True)
+        sent = sent + jnp.where(present[:, None], jnp.stack([told, listening], 1), 0)
         size = (channel.compressor or channels.none()).message_bytes(own.shape[1])
         aside = _row_bytes(cohort.statistics) if share_statistics else 0  # does not go through the channel
         aside += _row_bytes(_real(cohort.opt_state)) if share_moments else 0
@@ -287,8 +288,10 @@ def from_partner(transport: Transport = HERE) -> Rule:
         return mix_statistics(lambda rows: halfway(paired, rows, trees.take(rows, partner)), statistics)
 
     def copies(key, weight, books):
+        if books:
+            return jnp.full_like(weight, len(weight) - 1, jnp.int32)
         _, paired = transport.on_all(draw)(key, weight)
-        return jnp.full_like(paired, len(weight) - 1, jnp.int32) if books else jnp.int32(paired)
+        return jnp.int32(paired)
 
     return Rule(combine, transport.on_all(merge), copies, broadcast=False)
 
