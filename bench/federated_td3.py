@@ -1,13 +1,15 @@
 """Federated TD3 on Pendulum: which networks to exchange, and worlds that differ.
 
 python bench/federated_td3.py parts [--seeds 5]
-python bench/federated_td3.py worlds [--seeds 5] [--spreads 0.05 1 2] [--prox 0.1 1] [--as-published]
+python bench/federated_td3.py worlds [--seeds 5] [--spreads 0.05 1 2] [--prox 0.1 1]
+    [--form outputs] [--as-published]
 
 Each prints a table; --out FILE writes it too.
 """
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -31,8 +33,13 @@ PARTS = {  # with what was published: florl's report, best reward of 10 seeds, +
     "critics": (("critic",), "-652 +- 531"),
     "critics and their targets": (("critic", "target_critic"), "-946 +- 281"),
 }
-SPREADS = {0.05: ("-148.5", "-146.7"), 1.0: ("-364.3", "-301.7"), 2.0: ("-537.1", "-518.6")}
-"""With what was published for FedAvg and FedProx (Mai et al. 2024, drafts of their table)."""
+SPREADS = {  # with what was published: Mai et al. 2024, drafts of their table
+    0.05: {"FedAvg": "-148.5", "FedProx": "-146.7"},
+    1.0: {"FedAvg": "-364.3", "FedProx": "-301.7"},
+    2.0: {"FedAvg": "-537.1", "FedProx": "-518.6"},
+}
+AVERAGE = ExchangeConfig("average", parts=("critic:2", "target_critic:2", "actor:4", "target_actor:4"))
+GRADIENTS = ExchangeConfig("gradients")
 
 
 def main() -> None:
@@ -41,14 +48,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--spreads", type=float, nargs="+", default=list(SPREADS))
     parser.add_argument("--prox", type=float, nargs="+", default=[0.1, 1.0])
+    parser.add_argument("--form", choices=["parameters", "outputs"], default="parameters", help="kept near")
     parser.add_argument("--as-published", action="store_true", help="256-256 networks, learning rate 0.002")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "shoal" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     seeds = range(1, options.seeds + 1)
-    different = different_worlds(seeds, options.spreads, options.prox, options.as_published)
-    table = parts(seeds) if options.what == "parts" else different
+    table = parts(seeds) if options.what == "parts" else different_worlds(seeds, options)
     lines = []
     for line in table:
         print(line, flush=True)
@@ -100,9 +107,7 @@ def final(trainer: Trainer, state: TrainState) -> TrainState:
     return state
 
 
-def different_worlds(
-    seeds: range, spreads: list[float], prox_coefs: list[float], as_published: bool
-) -> Iterator[str]:
+def different_worlds(seeds: range, options: argparse.Namespace) -> Iterator[str]:
     """The study's clocks: critics meet every 100 steps, actors every 200; 20,000 steps per client."""
     yield f"Pendulum-v1, {CLIENTS} clients, 20,000 steps each, critics averaged every 100 steps, actors "
     yield f"every 200, {len(seeds)} seeds: greedy return of the mean model, +- deviation over seeds; and "
@@ -110,28 +115,24 @@ def different_worlds(
     yield ""
     yield "| spread | method | clients' worlds | unseen worlds | more than FedAvg | published, clients' |"
     yield "|---|---|---|---|---|---|"
-    for spread in spreads:
-        theirs = SPREADS.get(spread, ("", ""))
-        plain = np.array([mean_model(spread, 0.0, seed, as_published) for seed in seeds])
-        yield f"| {spread:g} | FedAvg | {_cells(plain)} | | {theirs[0]} |"
-        for coef in prox_coefs:
-            found = np.array([mean_model(spread, coef, seed, as_published) for seed in seeds])
-            more = [f"{m:+.1f} +- {s / len(seeds) ** 0.5:.1f}" for m, s in _moments(found - plain, ddof=1)]
-            yield f"| {spread:g} | FedProx {coef:g} | {_cells(found)} | {', '.join(more)} | {theirs[1]} |"
+    plain = study(options.as_published)
+    near = lambda coef: replace(plain, prox_coef=coef, prox_form=options.form)
+    methods = [("FedAvg", plain, AVERAGE)]
+    methods += [(f"FedProx {coef:g}", near(coef), AVERAGE) for coef in options.prox]
+    methods += [("every gradient", plain, GRADIENTS)]
+    for spread in options.spreads:
+        average = None
+        for name, algo, rule in methods:
+            found = np.array([mean_model(algo, rule, spread, seed) for seed in seeds])
+            more = "" if average is None else _more(found - average)
+            average = found if average is None else average
+            theirs = SPREADS.get(spread, {}).get(name.split()[0], "")
+            yield f"| {spread:g} | {name} | {_cells(found)} | {more} | {theirs} |"
 
 
-def _cells(found: np.ndarray) -> str:
-    return " | ".join(f"{mean:.1f} +- {deviation:.1f}" for mean, deviation in _moments(found))
-
-
-def _moments(found: np.ndarray, ddof: int = 0) -> Iterator[tuple[float, float]]:
-    """Mean and deviation over the rows, of each column."""
-    return zip(found.mean(0), found.std(0, ddof=ddof), strict=True)
-
-
-def mean_model(spread: float, prox: float, seed: int, as_published: bool) -> list[float]:
-    """Returns of the averaged model in all clients' worlds and in unseen ones."""
-    algo = TD3Config(
+def study(as_published: bool) -> TD3Config:
+    """The study's settings, with its own networks or with faster ones."""
+    return TD3Config(
         num_steps=50,
         batch_size=128,
         hidden=(256, 256) if as_published else (64, 64),
@@ -140,9 +141,25 @@ def mean_model(spread: float, prox: float, seed: int, as_published: bool) -> lis
         tau=0.01,
         learning_starts=500,
         buffer_size=10_000,
-        prox_coef=prox,
     )
-    clocks = ("critic:2", "target_critic:2", "actor:4", "target_actor:4")
+
+
+def _cells(found: np.ndarray) -> str:
+    return " | ".join(f"{mean:.1f} +- {deviation:.1f}" for mean, deviation in _moments(found))
+
+
+def _more(differences: np.ndarray) -> str:
+    errors = len(differences) ** 0.5
+    return ", ".join(f"{m:+.1f} +- {s / errors:.1f}" for m, s in _moments(differences, ddof=1))
+
+
+def _moments(found: np.ndarray, ddof: int = 0) -> Iterator[tuple[float, float]]:
+    """Mean and deviation over the rows, of each column."""
+    return zip(found.mean(0), found.std(0, ddof=ddof), strict=True)
+
+
+def mean_model(algo: TD3Config, rule: ExchangeConfig, spread: float, seed: int) -> list[float]:
+    """Returns of the averaged model in all clients' worlds and in unseen ones."""
     config = TrainConfig(
         "Pendulum-v1",
         algo,
@@ -151,7 +168,7 @@ def mean_model(spread: float, prox: float, seed: int, as_published: bool) -> lis
         seed=seed,
         reports=1,
         env_spread=spread,
-        exchanges=(ExchangeConfig("average", parts=clocks),),
+        exchanges=(rule,),
     )
     trainer = make_trainer(config)
     cohort, spec = final(trainer, trainer.begin()).cohort, trainer.recipe.spec
