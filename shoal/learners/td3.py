@@ -31,7 +31,7 @@ class TD3Config(ReplayConfig):
     """TD3's settings."""
 
     actor_learning_rate: float | None = None
-    """The actor's step size; the critics' unless given."""
+    """The actor's step size; the critics', whatever becomes of it, unless given."""
     policy_delay: int = 2
     """Critic updates for each of the actor and the targets."""
     exploration_noise: float = 0.1
@@ -47,10 +47,17 @@ class TD3Config(ReplayConfig):
     prox_form: Literal["parameters", "outputs"] = "parameters"
     """What prox_coef keeps near: parameters, or the actions and values they give."""
 
-    evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "actor_learning_rate", "exploration_noise")
+    evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "exploration_noise")
     """What a population changes unless told."""
     learns: ClassVar[frozenset[str]] = frozenset({"actor", "critic"})
     """The networks that learn, as exchanges name them."""
+
+    @property
+    def idle(self) -> dict[str, str]:
+        """Hyperparameters that change nothing as configured, each with what it takes."""
+        if self.actor_learning_rate is not None:
+            return super().idle
+        return super().idle | {"actor_learning_rate": "an actor_learning_rate to begin with"}
 
     def __post_init__(self):
         super().__post_init__()
@@ -333,7 +340,9 @@ def improve_actor(
         return jnp.asarray(sum(terms.values())), terms
 
     grads, metrics = jax.grad(loss, has_aux=True)(params.actor)
-    take_step = gradients.optimiser(setup.config.optimiser, hypers.actor_learning_rate, setup.across).update
+    follows = setup.config.actor_learning_rate is None
+    rate = hypers.learning_rate if follows else hypers.actor_learning_rate
+    take_step = gradients.optimiser(setup.config.optimiser, rate, setup.across).update
     updates, moments = take_step(grads, opt_state.actor)
     actor = optax.apply_updates(params.actor, updates)
     return (params._replace(actor=actor), opt_state._replace(actor=moments)), metrics

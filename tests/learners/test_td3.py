@@ -118,6 +118,16 @@ def test_the_actors_rate_is_the_critics_unless_given():
     assert (float(hypers.learning_rate), float(hypers.actor_learning_rate)) == (np.float32(0.01), 0.5)
 
 
+@pytest.mark.parametrize("own", [None, 0.01])
+def test_a_changed_rate_is_the_actors_too_unless_it_has_its_own(own):
+    learner = lab(learning_starts=0, policy_delay=1, actor_learning_rate=own)
+    state, _ = learner.update(KEY, learner.init(KEY), rollout())
+    still = state._replace(hypers=state.hypers._replace(learning_rate=jnp.float32(0.0)))
+    after, _ = learner.update(KEY, still, rollout(1))
+    assert same(after.params.critic, state.params.critic)
+    assert same(after.params.actor, state.params.actor) == (own is None)
+
+
 @pytest.mark.parametrize(
     "space",
     [Discrete(3), MultiDiscrete((2, 3)), MultiBinary(2), Box((2,)), Box((2,), [-1.0, -np.inf], 1.0)],
@@ -406,7 +416,7 @@ def filled():
 
 
 def test_hypers_take_effect_and_compile_nothing():
-    learner = lab(learning_starts=0, policy_delay=2, target_noise=0.1)
+    learner = lab(learning_starts=0, policy_delay=2, target_noise=0.1, actor_learning_rate=0.01)
     state, _ = learner.update(KEY, learner.init(KEY), rollout())
     compiled = learner.update._cache_size()
     new = {

@@ -136,6 +136,7 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
         ({"evolve": ["kl_goal=log 1e-3 1e-1"]}, "evolve kl_goal: it has no effect; that takes objective kl"),
         ({"evolve": ["comm_penalty_coeff"]}, "it has no effect; that takes an exchange that penalises"),
         ({"algo": "td3", "evolve": ["prox_coef"]}, "that takes a prox_coef to begin with"),
+        ({"algo": "td3", "evolve": ["actor_learning_rate"]}, "takes an actor_learning_rate to begin with"),
         ({"schedules": ["intrinsic_coef=linear(0)"]}, "schedule but no effect: that takes curiosity"),
         (
             {"exchange": [{"exchange": "truncation"}, {"exchange": "winner"}]},

@@ -246,11 +246,11 @@ def test_a_population_of_td3_copies_minds_and_never_memories(compilations):
             assert bits(mine.opt_state) == bits(theirs.opt_state)
             assert bits(mine.memory) != bits(theirs.memory)
             assert bits(mine.memory.past.replay.data.obs) != bits(theirs.memory.past.replay.data.obs)
-            for name in ("learning_rate", "actor_learning_rate", "exploration_noise"):
+            for name in ("learning_rate", "exploration_noise"):
                 own, given = (float(getattr(one.hypers, name)) for one in (mine, theirs))
                 bounded = np.clip(np.array([0.8, 1.2]) * given, PRIORS[name].low, PRIORS[name].high)
                 assert np.isclose(own, bounded, rtol=1e-5).any()
-            for name in ("gamma", "tau", "target_noise"):
+            for name in ("gamma", "tau", "target_noise", "actor_learning_rate"):
                 assert getattr(mine.hypers, name) == getattr(theirs.hypers, name)
         counts = past(before.cohort).replay.count.tolist()
         assert max(counts) < 92  # nothing is overwritten yet
@@ -261,12 +261,10 @@ def test_a_population_of_td3_copies_minds_and_never_memories(compilations):
 
 
 def test_the_next_update_is_made_with_the_changed_rate(compilations):
-    """A learner whose rate became 0 no longer moves; the others do."""
+    """A learner whose rate became 0 no longer moves, neither critics nor actor; the others do."""
     trainer = make_trainer(replace(TD3, algo=replace(TD3.algo, policy_delay=1)))
     state, _ = trainer.advance(trainer.begin(), jnp.int32(6))
-    hypers = state.cohort.hypers._replace(
-        learning_rate=jnp.array([0.0, 0.01]), actor_learning_rate=jnp.array([0.0, 0.01])
-    )
+    hypers = state.cohort.hypers._replace(learning_rate=jnp.array([0.0, 0.01]))
     hypers = jax.device_put(hypers, jax.tree.map(lambda x: x.sharding, state.cohort.hypers))
     changed, one = state._replace(cohort=state.cohort._replace(hypers=hypers)), jnp.int32(1)
     with compilations() as compiled:
@@ -274,8 +272,8 @@ def test_the_next_update_is_made_with_the_changed_rate(compilations):
     assert not compiled
     still = jax.tree.map(
         lambda a, b: np.any(a != b, tuple(range(1, a.ndim))),
-        state.cohort.params.critic,
-        after.cohort.params.critic,
+        (state.cohort.params.critic, state.cohort.params.actor),
+        (after.cohort.params.critic, after.cohort.params.actor),
     )
     assert not any(leaf[0] for leaf in jax.tree.leaves(still))
     assert all(leaf[1] for leaf in jax.tree.leaves(still))
