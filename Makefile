@@ -10,7 +10,7 @@ demo: setup
 	$(BIN)/shoal train CartPole-v1 --seed 1
 
 test: check
-	$(BIN)/pytest -n auto --maxprocesses 4
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 setup: .venv/installed
 
