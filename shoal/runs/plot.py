@@ -196,6 +196,7 @@ def _draw_lineage(figure, lineage: Lineage, best: int, end: int) -> None:
         tree.plot(np.full(len(copied), step), copied, "o", color=LINK, markersize=2.5)
     tree.step(steps, np.append(line, line[-1]), where="post", color=PALETTE[0], linewidth=2.2)
     tree.set(title="who became whom; the best learner's line of descent in colour", ylabel="learner")
+    tree.locator_params(axis="y", integer=True)
     for axes, (name, values) in zip(paths, lineage.hypers.items(), strict=True):
         whole = np.vstack([values, values[-1:]])
         axes.step(steps, whole, where="post", color=LINK, linewidth=0.6, alpha=0.5)
