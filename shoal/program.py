@@ -36,6 +36,7 @@ from shoal.mesh import (
     STEPS,
     WHOLE,
     add_up,
+    compiler_options,
     group_size,
     make_mesh,
     num_processes,
@@ -224,22 +225,23 @@ def make_trainer(
         return advance(state._replace(cohort=state.cohort._replace(memory=memory)), count)
 
     shown = NamedSharding(devices, WHOLE if num_processes() > 1 else ROWS)
-    alter = jax.jit if learner.grouped else partial(jax.jit, donate_argnums=0)
+    compiled = partial(jax.jit, compiler_options=compiler_options(devices))
+    alter = compiled if learner.grouped else partial(compiled, donate_argnums=0)
     return Trainer(
         config,
         recipe,
         learner,
         exchange,
         devices,
-        jax.jit(begin, out_shardings=placed),
-        jax.jit(advance, out_shardings=(placed, shown)),
-        jax.jit(advance_in_place, out_shardings=(placed, shown), donate_argnums=0),
+        compiled(begin, out_shardings=placed),
+        compiled(advance, out_shardings=(placed, shown)),
+        compiled(advance_in_place, out_shardings=(placed, shown), donate_argnums=0),
         Stages(
             alter(collect_stage, out_shardings=(placed, shardings(devices, rollout_spec))),
             alter(update_stage, out_shardings=(placed, NamedSharding(devices, ROWS))),
             alter(exchange_stage, out_shardings=(placed, shown)),
         ),
-        jax.jit(
+        compiled(
             lambda state: disagreement(learner, state.cohort, state.worlds.step.obs), out_shardings=shown
         ),
     )
