@@ -13,7 +13,16 @@ from shoal.learners import minibatches
 from shoal.learners.minibatches import Strata, stratify
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.td3 import TD3Config
-from shoal.mesh import add_up, choose_shape, from_places, make_mesh, own_share, read_shape, to_places
+from shoal.mesh import (
+    add_up,
+    choose_shape,
+    compiler_options,
+    from_places,
+    make_mesh,
+    own_share,
+    read_shape,
+    to_places,
+)
 from shoal.profile import Profile
 from shoal.program import make_trainer
 from shoal.settings import TrainConfig
@@ -53,6 +62,16 @@ def trainer_on(mesh, run):
 def advanced(mesh, updates, run="alone"):
     trainer = trainer_on(mesh, run)
     return trainer.advance(trainer.begin(), np.int32(updates))
+
+
+def test_programs_compiled_as_users_have_them_say_the_same(monkeypatch):
+    """These tests name a level in XLA_FLAGS, which is heeded; users name none."""
+    assert compiler_options(make_mesh(1)) == {}
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    assert compiler_options(make_mesh(1)) == {"xla_backend_optimization_level": 2}
+    trainer = make_trainer(CONFIG, mesh="1x1")
+    state, _ = trainer.advance(trainer.begin(), np.int32(1))
+    assert_close(state.cohort.params, advanced("1x1", 1)[0].cohort.params)
 
 
 @pytest.mark.parametrize("updates", [1, 5])
