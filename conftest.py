@@ -8,4 +8,4 @@ with warnings.catch_warnings():
     try:
         import Box2D  # noqa: F401
     except ImportError:
-        collect_ignore = ["shoal/envs/walker.py", "shoal/envs/lander.py"]
+        collect_ignore = ["shoal/envs/worlds/walker.py", "shoal/envs/worlds/lander.py"]

@@ -20,11 +20,11 @@ from jax.sharding import Mesh, NamedSharding
 from traffic import traffic
 
 from shoal import ExchangeConfig, PPOConfig, TrainConfig
-from shoal.envs.make import make
-from shoal.exchange.make import make_exchange
+from shoal.distributed.mesh import ROWS, WHOLE
+from shoal.envs.registry import make
+from shoal.exchanges.make import make_exchange
 from shoal.learners.ppo import ppo
-from shoal.mesh import ROWS, WHOLE
-from shoal.program import make_trainer
+from shoal.training.program import make_trainer
 from shoal.types import ExchangeMemory, Standing
 
 LOCAL_UPDATES = 16

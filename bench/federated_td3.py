@@ -16,12 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import ExchangeConfig, TD3Config, TrainConfig, trees
-from shoal.envs import worlds
-from shoal.evaluate import evaluate, evaluate_worlds, visits
-from shoal.exchange.mixing import merged
-from shoal.program import Trainer, TrainState, make_trainer, worlds_of
-from shoal.train import pulses
+from shoal import ExchangeConfig, TD3Config, TrainConfig
+from shoal.envs.worlds import parameters
+from shoal.exchanges.mixing import merged
+from shoal.ops import trees
+from shoal.training.evaluate import evaluate, evaluate_worlds, visits
+from shoal.training.loop import pulses
+from shoal.training.program import Trainer, TrainState, make_trainer, worlds_of
 
 CLIENTS = 5
 EPISODES = 100
@@ -172,7 +173,7 @@ def mean_model(algo: TD3Config, rule: ExchangeConfig, spread: float, seed: int) 
     )
     trainer = make_trainer(config)
     cohort, spec = final(trainer, trainer.begin()).cohort, trainer.recipe.spec
-    fresh = worlds.unseen(spec, spread, EPISODES, seed)
+    fresh = parameters.unseen(spec, spread, EPISODES, seed)
     places = visits(["mean"], worlds_of(config, spec), EPISODES, fresh)
     rows = evaluate_worlds(trainer.recipe, trainer.learner, merged(cohort), ["mean"], places)
     return [float(np.mean([row.return_mean for row in rows if row.world == w])) for w in ("seen", "unseen")]

@@ -16,11 +16,12 @@ import jax
 import numpy as np
 from zoo import ZOO
 
-from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset, trees
-from shoal.envs import worlds
-from shoal.evaluate import distances, evaluate, evaluate_worlds, visits
-from shoal.program import Trainer, TrainState, make_trainer, worlds_of
-from shoal.train import pulses
+from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset
+from shoal.envs.worlds import parameters
+from shoal.ops import trees
+from shoal.training.evaluate import distances, evaluate, evaluate_worlds, visits
+from shoal.training.loop import pulses
+from shoal.training.program import Trainer, TrainState, make_trainer, worlds_of
 
 EPISODES = 100
 STEPS = {"CartPole-v1": 50_000, "Pendulum-v1": 200_000}
@@ -70,7 +71,7 @@ def scores_in_worlds(config: TrainConfig) -> list[float]:
     """Mean returns: learners in their own worlds, in each other's, in unseen ones."""
     trainer, state = finished(config)
     spec, names = trainer.recipe.spec, list(range(config.learners))
-    fresh = worlds.unseen(spec, config.env_spread, EPISODES, config.seed)
+    fresh = parameters.unseen(spec, config.env_spread, EPISODES, config.seed)
     places = visits(names, worlds_of(config, spec), EPISODES, fresh)
     rows = evaluate_worlds(trainer.recipe, trainer.learner, state.cohort, names, places)
     of = lambda place: float(np.mean([row.return_mean for row in rows if row.world == place]))

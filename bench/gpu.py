@@ -12,8 +12,8 @@ from pathlib import Path
 import jax
 
 from shoal import ExchangeConfig, PPOConfig, TD3Config, TrainConfig, preset
-from shoal.program import make_trainer
-from shoal.train import pulses
+from shoal.training.loop import pulses
+from shoal.training.program import make_trainer
 
 CASES = [
     ("CartPole-v1", 1, 4, "none"),

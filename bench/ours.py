@@ -8,8 +8,8 @@ import json
 import time
 
 from shoal import PPOConfig, TD3Config, TrainConfig
-from shoal.program import make_trainer
-from shoal.train import Report, pulses
+from shoal.training.loop import Report, pulses
+from shoal.training.program import make_trainer
 
 CLEANRL = PPOConfig(clip_vloss=True)  # 4 x 128, 4 epochs of 4 minibatches, annealed
 SB3 = PPOConfig(

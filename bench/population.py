@@ -18,10 +18,10 @@ import numpy as np
 from zoo import ZOO
 
 from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset
-from shoal.evaluate import evaluate
-from shoal.program import make_trainer
 from shoal.runs.session import open_session, watch
-from shoal.train import Report, pulses
+from shoal.training.evaluate import evaluate
+from shoal.training.loop import Report, pulses
+from shoal.training.program import make_trainer
 
 MEMBERS = 16
 EPISODES = 100

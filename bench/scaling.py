@@ -102,7 +102,7 @@ def curves() -> None:
 
 def messages(repeats: int) -> None:
     """Microseconds per message between two processes, both ways of adding up."""
-    from shoal.launch import launch
+    from shoal.distributed.launch import launch
 
     command = [sys.executable, __file__, "rank", "--repeats", str(repeats)]
     sys.exit(launch(command, 2))
@@ -115,8 +115,8 @@ def one_rank(rank: int, coordinator: str, repeats: int) -> None:
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from shoal.launch import end_with_launcher
-    from shoal.processes import Place, join
+    from shoal.distributed.launch import end_with_launcher
+    from shoal.distributed.processes import Place, join
 
     end_with_launcher()
     join(Place(rank, 2, coordinator))

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal import trees
 from shoal.envs.tabular import random_worlds, value, windy_cliff
-from shoal.exchange.mixing import average
-from shoal.exchange.schedule import absent, every, none
+from shoal.exchanges.combinators import absent, every, none
+from shoal.exchanges.mixing import average
 from shoal.learners.tabular import World, tabular
+from shoal.ops import trees
 from shoal.types import Exchange
 
 NUM_WORLDS = 16_000

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from shoal import make, preset
-from shoal.program import make_trainer
+from shoal.training.program import make_trainer
 from shoal.types import Env
 
 WORLDS = (

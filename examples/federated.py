@@ -1,7 +1,7 @@
 """Eight learners in eight different worlds, alone and federated, then in worlds nobody has seen."""
 
 import shoal
-from shoal.envs import worlds
+from shoal.envs.worlds import parameters
 
 SPREAD, EPISODES = 1.0, 50
 
@@ -13,7 +13,7 @@ def unseen_return(config: shoal.TrainConfig) -> float:
     print(f"  trained: return {report.metrics['return_mean'].mean():.0f}, policies {apart:.3f} nats apart")
     recipe = shoal.make(config.env)
     learner = shoal.ppo(config.algo, recipe.spec, config.num_iterations)
-    fresh = worlds.unseen(recipe.spec, SPREAD, config.learners * EPISODES, seed=1)
+    fresh = parameters.unseen(recipe.spec, SPREAD, config.learners * EPISODES, seed=1)
     params = type(fresh)(*(leaf.reshape(config.learners, EPISODES) for leaf in fresh))
     returns, _ = shoal.evaluate(recipe, learner, report.state.cohort, EPISODES, params=params)
     return returns.mean()

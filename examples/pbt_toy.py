@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from shoal.exchange.exploration import Prior, explore
-from shoal.exchange.selection import take_over, truncation
+from shoal.exchanges.exploration import Prior, explore
+from shoal.exchanges.selection import take_over, truncation
 from shoal.types import LearnerState
 
 Hypers = namedtuple("Hypers", "h0 h1")

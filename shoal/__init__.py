@@ -1,24 +1,17 @@
 """Shoal trains groups of reinforcement-learning agents that learn together."""
 
-from shoal.envs.make import make, register
-from shoal.evaluate import evaluate
-from shoal.exchange.make import ExchangeConfig
+from shoal.envs.registry import make, register
+from shoal.errors import ShoalError
+from shoal.exchanges.make import ExchangeConfig
 from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.td3 import TD3Config, td3
-from shoal.networks import actor_critic
+from shoal.nets.actor_critic import actor_critic
 from shoal.runs.config import preset
-from shoal.settings import TrainConfig
-from shoal.train import Report, train
-from shoal.types import (
-    Box,
-    Discrete,
-    EnvSpec,
-    JaxEnv,
-    MultiBinary,
-    MultiDiscrete,
-    ShoalError,
-)
+from shoal.training.config import TrainConfig
+from shoal.training.evaluate import evaluate
+from shoal.training.loop import Report, train
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv, MultiBinary, MultiDiscrete
 
 __version__ = "0.1.0"
 

@@ -6,12 +6,10 @@ of one device, learner-major, N = L * E), A agent, B batch.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jax import Array
-from jax.tree_util import register_dataclass
 
 Tree: TypeAlias = Any
 """A pytree of arrays."""
@@ -87,11 +85,6 @@ class EnvSpec:
     """Whether a saved environment continues mid-episode, bit for bit."""
     augment: Augmentation | None = field(default=None, hash=False)
     """Variants of observations that are as good as the observation; None where it offers none."""
-
-
-def axis_of(agents: int | None) -> tuple[int, ...]:
-    """The axis of agents, where there is one."""
-    return () if agents is None else (agents,)
 
 
 class TimeStep(NamedTuple):
@@ -264,17 +257,6 @@ class ExchangeMemory(NamedTuple):
     whole: Tree = ()  # the same on every device
 
 
-@partial(register_dataclass, data_fields=["rows"], meta_fields=["slots"])
-@dataclass(frozen=True)
-class ByDevice:
-    """Rows laid out by device: each device has a share of the same length, the shorter ones filled up."""
-
-    rows: Tree
-    """(M, ...) per leaf; in those that fill up, nothing counts."""
-    slots: tuple[int, ...]
-    """Where each row lies, in the order the rows have on one device."""
-
-
 def no_advice(memory: ExchangeMemory, rollout: Rollout) -> Rollout:
     """The rollout as it is."""
     return rollout
@@ -304,49 +286,3 @@ class Exchange(NamedTuple):
     ]
     advise: Callable[[ExchangeMemory, Rollout], Rollout] = no_advice
     account: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = no_account
-
-
-def team_return(spec: EnvSpec, returns: Any) -> Any:
-    """The score of a learner: (...) as it is; of (..., A) agents' returns the first team's sum."""
-    if spec.agents is None:
-        return returns
-    mine = np.array(spec.teams or [0] * spec.agents) == 0
-    return returns[..., mine].sum(-1)
-
-
-def by_team(spec: EnvSpec, returns: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns (..., A) by agent and by team, and how often each team has more than any other, each (...).
-
-    A draw is half a win for each of two; an episode that is not over (NaN) counts for nobody.
-
-    >>> spec = EnvSpec("game", "jax", Box((1,)), Discrete(2), agents=3, teams=(0, 0, 1))
-    >>> found = by_team(spec, np.array([[1.0, 2.0, 4.0], [1.0, 1.0, 2.0]]))
-    >>> found["return_team0"].tolist(), found["win_rate_team1"].tolist()
-    ([3.0, 2.0], [1.0, 0.5])
-    """
-    if spec.agents is None:
-        return {}
-    each = {f"return_agent{agent}": returns[..., agent] for agent in range(spec.agents)}
-    sides = sorted(set(spec.teams))
-    if len(sides) < 2:
-        return each
-    totals = np.stack([returns[..., np.array(spec.teams) == side].sum(-1) for side in sides])
-    first = totals == totals.max(0)
-    won = np.where(np.isnan(totals), np.nan, first / np.maximum(first.sum(0), 1))
-    each |= {f"return_team{side}": totals[row] for row, side in enumerate(sides)}
-    return each | {f"win_rate_team{side}": won[row] for row, side in enumerate(sides)}
-
-
-class ShoalError(Exception):
-    """A mistake the user can mend: the command line prints the message alone and exits with 2."""
-
-    traceback_text: str = ""
-    """The traceback of the user's own code, where that is what failed; printed before the message."""
-
-
-def check_choices(settings: Any) -> None:
-    """Raise where a setting that is one of several names is none of them."""
-    for name, hint in get_type_hints(type(settings)).items():
-        choices = get_args(hint) if get_origin(hint) is Literal else ()
-        if choices and (value := getattr(settings, name)) not in choices:
-            raise ShoalError(f"{name} must be one of {', '.join(choices)}, not {value!r}")

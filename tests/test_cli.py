@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shoal.cli import main
+from shoal.cli.main import main
+from shoal.cli.show import chatter_aside
 from shoal.runs.metrics import read_metrics
-from shoal.runs.show import chatter_aside
 
 SMALL = [
     "--num-envs",
@@ -60,7 +60,9 @@ gymnasium.register("tests/Faulty-v0", entry_point=Faulty)
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.cli._remember_compilations", lambda: None)  # the tests have their own cache
+    monkeypatch.setattr(
+        "shoal.cli.main._remember_compilations", lambda: None
+    )  # the tests have their own cache
     monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
 
 

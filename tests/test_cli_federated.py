@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shoal.cli import main, parse_train
-from shoal.envs.make import make
-from shoal.program import worlds_of
+from shoal.cli.main import main, parse_train
+from shoal.envs.registry import make
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.metrics import read_metrics
+from shoal.training.program import worlds_of
 
 CARTPOLE = "jax:CartPole-v1"
 SIZES = ["--num-envs", "2", "--num-steps", "8", "--hidden", "4", "--reports", "4", "--learners", "4"]
@@ -28,7 +28,9 @@ FIELDS = "learner episodes return_mean return_std return_min return_max length_m
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.cli._remember_compilations", lambda: None)  # the tests have their own cache
+    monkeypatch.setattr(
+        "shoal.cli.main._remember_compilations", lambda: None
+    )  # the tests have their own cache
     monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
     Path("m.json").write_text(json.dumps(MATRIX))
 
@@ -315,7 +317,7 @@ def test_a_cohort_that_never_meets_is_evaluated_as_before(capsys):
 
 @pytest.mark.parametrize("which", ["2", "mean"])
 def test_a_film_shows_the_learners_own_world(federation, which, monkeypatch, capsys):
-    evaluate = import_module("shoal.evaluate")
+    evaluate = import_module("shoal.training.evaluate")
     seen, play = [], evaluate.episode
 
     def spy(recipe, learner, cohort, seed, steps, world, *rest):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.cli import main
+from shoal.cli.main import main
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.lineage import read_lineage, schedule_of
 from shoal.runs.metrics import read_metrics
@@ -41,7 +41,7 @@ def shoal(*arguments) -> int:
 
 
 def undisturbed(patch):
-    patch.setattr("shoal.cli._remember_compilations", lambda: None)  # the tests have their own cache
+    patch.setattr("shoal.cli.main._remember_compilations", lambda: None)  # the tests have their own cache
     patch.setattr("warnings.showwarning", warnings.showwarning)
 
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import collect
 from shoal.envs import probes
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners import ppo
-from shoal.standing import scores
+from shoal.training import rollout as collection
+from shoal.training.scores import scores
 from shoal.types import Box, EnvSpec, JaxEnv
 
 L, E = 2, 3
@@ -38,11 +38,11 @@ def player(one_row, num_steps, num_envs=E):
     @jax.jit
     def begin(key):
         keys = jax.random.split(key, (L, num_envs))
-        return jax.vmap(learner.init)(keys[:, 0]), collect.begin(env, keys, ())
+        return jax.vmap(learner.init)(keys[:, 0]), collection.begin(env, keys, ())
 
     @jax.jit
     def play(key, cohort, worlds):
-        return collect.collect(env, learner, num_steps, jax.random.split(key, L), cohort, worlds)
+        return collection.collect(env, learner, num_steps, jax.random.split(key, L), cohort, worlds)
 
     return learner, begin, play
 
@@ -136,7 +136,7 @@ def test_scores_are_those_of_the_last_hundred_episodes():
         episodes = finished_episodes(rollout, learner)
         assert len(episodes) > 2 * 150
         assert worlds.episodes.finished[learner] == len(episodes)
-        last = sorted(episodes[-collect.WINDOW :])
+        last = sorted(episodes[-collection.WINDOW :])
         ring = sorted(zip(worlds.episodes.returns[learner], worlds.episodes.lengths[learner], strict=True))
         np.testing.assert_allclose(ring, last, atol=1e-5)
     summary = scores(probes.counter().spec, worlds.episodes)

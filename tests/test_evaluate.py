@@ -9,10 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
-from shoal.envs import probes, worlds
-from shoal.envs.functional import from_jax
-from shoal.evaluate import (
+from shoal.envs import probes
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.envs.worlds import parameters
+from shoal.errors import ShoalError
+from shoal.exchanges.mixing import merged
+from shoal.learners.ppo import PPOConfig, ppo
+from shoal.ops import trees
+from shoal.ops.statistics import Running, merge
+from shoal.runs import checkpoint
+from shoal.training.config import TrainConfig
+from shoal.training.evaluate import (
     CHUNK,
     distances,
     episode,
@@ -22,13 +29,8 @@ from shoal.evaluate import (
     summarise,
     visits,
 )
-from shoal.exchange.mixing import merged
-from shoal.learners.ppo import PPOConfig, ppo
-from shoal.ops.statistics import Running, merge
-from shoal.program import make_trainer
-from shoal.runs import checkpoint
-from shoal.settings import TrainConfig
-from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, LearnerState, ShoalError
+from shoal.training.program import make_trainer
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, LearnerState
 
 PPO = PPOConfig(num_envs=2, hidden=(4,), norm_obs=True)
 ENV = probes.continuous_target()
@@ -314,7 +316,7 @@ def test_rows_say_which_world_was_played_and_the_mean_has_none_of_its_own():
 
 def test_drawn_worlds_reach_their_learners():
     learner, cohort = still_learner(PRIZES.spec, num=2)
-    own, fresh = worlds.drawn(PRIZES.spec, 0.5, range(2), 3), worlds.unseen(PRIZES.spec, 0.5, 6, 3)
+    own, fresh = parameters.drawn(PRIZES.spec, 0.5, range(2), 3), parameters.unseen(PRIZES.spec, 0.5, 6, 3)
     rows = evaluate_worlds(PRIZES, learner, cohort, [0, 1], visits([0, 1], own, 6, fresh))
     scores = returns_of(rows)
     np.testing.assert_allclose([scores[0, "own"], scores[1, "own"]], own.prize, rtol=1e-6)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.layers import FEW, NARROW, PAIR, affine
+from shoal.nets.layers import FEW, NARROW, PAIR, affine
 
 
 @pytest.mark.parametrize("num_out", [1, PAIR, PAIR + 1, NARROW, NARROW + 1])

@@ -8,12 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.exchange.make import ExchangeConfig
-from shoal.learners import minibatches
-from shoal.learners.minibatches import Strata, stratify
-from shoal.learners.ppo import PPOConfig
-from shoal.learners.td3 import TD3Config
-from shoal.mesh import (
+from shoal.distributed.mesh import (
     add_up,
     choose_shape,
     compiler_options,
@@ -23,11 +18,16 @@ from shoal.mesh import (
     read_shape,
     to_places,
 )
-from shoal.profile import Profile
-from shoal.program import make_trainer
-from shoal.settings import TrainConfig
-from shoal.train import pulses, train
-from shoal.types import ShoalError
+from shoal.errors import ShoalError
+from shoal.exchanges.make import ExchangeConfig
+from shoal.learners import minibatches
+from shoal.learners.minibatches import Strata, stratify
+from shoal.learners.ppo import PPOConfig
+from shoal.learners.td3 import TD3Config
+from shoal.training.config import TrainConfig
+from shoal.training.loop import pulses, train
+from shoal.training.profile import Profile
+from shoal.training.program import make_trainer
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 

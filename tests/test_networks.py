@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.layers import Halves
+from shoal.errors import ShoalError
 from shoal.learners.ppo_config import PPOConfig
-from shoal.networks import ActorCritic, Split, actor_critic
-from shoal.recurrent import recurrent_actor_critic
-from shoal.types import Box, Discrete, EnvSpec, ShoalError
+from shoal.nets.actor_critic import ActorCritic, Split, actor_critic
+from shoal.nets.layers import Halves
+from shoal.nets.recurrent import recurrent_actor_critic
+from shoal.types import Box, Discrete, EnvSpec
 
 VECTOR = EnvSpec("Vector", "jax", Box((5,)), Discrete(3))
 BOXES = {"body": Box((2,)), "action_mask": Box((3,)), "view": Box((2, 2)), "arm": Box((1,))}

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 import pytest
 
-from shoal.launch import _own_gpus as own_gpus
-from shoal.launch import launch
-from shoal.program import make_trainer
+from shoal.distributed.launch import _own_gpus as own_gpus
+from shoal.distributed.launch import launch
+from shoal.training.program import make_trainer
 from tests.together import CONFIG
 
 TOGETHER = Path(__file__).with_name("together.py")

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.functional import from_jax
-from shoal.exchange.make import ExchangeConfig
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.exchanges.make import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
-from shoal.program import make_trainer
 from shoal.runs.metrics import read_metrics
-from shoal.settings import TrainConfig
+from shoal.training.config import TrainConfig
+from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
 jax.devices()  # two of them, before a trainer divides the cores its own way

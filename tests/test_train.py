@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
+from shoal.errors import ShoalError
 from shoal.learners.ppo import PPOConfig
-from shoal.program import make_trainer
-from shoal.settings import TrainConfig
-from shoal.train import pulses, train
-from shoal.types import ShoalError
+from shoal.ops import trees
+from shoal.training.config import TrainConfig
+from shoal.training.loop import pulses, train
+from shoal.training.program import make_trainer
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
-MODULE = sys.modules["shoal.train"]  # `shoal.train` is the function
+MODULE = sys.modules["shoal.training.loop"]  # `shoal.train` is the function
 PPO = PPOConfig(
     num_envs=2,
     num_steps=8,

@@ -8,12 +8,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from shoal.envs.make import make
-from shoal.launch import end_with_launcher
+from shoal.distributed.launch import end_with_launcher
+from shoal.distributed.processes import Place, connect, fetch, join
+from shoal.envs.registry import make
 from shoal.learners.ppo import PPOConfig
-from shoal.processes import Place, connect, fetch, join
-from shoal.program import make_trainer, mesh_for
-from shoal.settings import TrainConfig
+from shoal.training.config import TrainConfig
+from shoal.training.program import make_trainer, mesh_for
 
 PPO = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, update_epochs=2, hidden=(8,), norm_obs=True)
 CONFIG = TrainConfig("CartPole-v1", algo=PPO, steps=64 * 101, seed=3)

@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import shoal
-from shoal import trees
-from shoal.evaluate import episode
+from shoal.ops import trees
+from shoal.training.evaluate import episode
 
 config = shoal.preset("CartPole-v1", learners=8)
 steps, returns, report = [], [], None

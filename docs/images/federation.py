@@ -9,17 +9,17 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import shoal
-from shoal.envs import worlds
-from shoal.exchange.topology import read_matrix
+from shoal.envs.worlds import parameters
+from shoal.exchanges.topology import read_matrix
 from shoal.runs.files import read_json
-from shoal.runs.plot import draw_graph
+from shoal.runs.plots import draw_graph
 
 HERE = Path(__file__).parent
 KINDS = {"alone": ("#D55E00", {}), "averaged every 4 updates": ("#0072B2", {"exchange": "average"})}
 
 SPREAD, EPISODES = 1.0, 30
 recipe = shoal.make("CartPole-v1")
-fresh = worlds.unseen(recipe.spec, SPREAD, 8 * EPISODES, seed=1)
+fresh = parameters.unseen(recipe.spec, SPREAD, 8 * EPISODES, seed=1)
 fresh = type(fresh)(*(leaf.reshape(8, EPISODES) for leaf in fresh))
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from shoal.cli import main
+from shoal.cli.main import main
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parent.parent / "examples" / "configs"

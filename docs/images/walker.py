@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-import shoal.envs.walker  # noqa: F401
+import shoal.envs.worlds.walker  # noqa: F401
 
 HERE = Path(__file__)
 WIDTH = 20.0  # of one picture, in Box2D's units

@@ -25,8 +25,9 @@ from typing import Any
 import gymnasium.spaces as gs
 import numpy as np
 
+from shoal.errors import ShoalError
 from shoal.ops.masks import ACTION_MASK
-from shoal.types import ActionSpace, Box, Discrete, MultiBinary, MultiDiscrete, ObservationSpace, ShoalError
+from shoal.types import ActionSpace, Box, Discrete, MultiBinary, MultiDiscrete, ObservationSpace
 
 Convert = Callable[[Any], Any]
 """Both NumPy's arrays and JAX's pass, so one door serves callbacks and compiled code."""
@@ -194,3 +195,8 @@ def _brief(space: gs.Space) -> str:
     """The space on one line, cut where its bounds run long."""
     text = " ".join(str(space).split())
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def axis_of(agents: int | None) -> tuple[int, ...]:
+    """The axis of agents, where there is one."""
+    return () if agents is None else (agents,)

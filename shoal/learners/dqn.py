@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from shoal import trees
+from shoal.errors import ShoalError
 from shoal.learners import gradients, observations, replay
 from shoal.learners.replay import Past, ReplayConfig, Transition, check_at_least_one
-from shoal.networks import Policy, make_policy
-from shoal.ops import advice, masks
+from shoal.nets.actor_critic import Policy, make_policy
+from shoal.ops import masks, policy_terms, trees
 from shoal.ops.statistics import weighted_mean
-from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree
+from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, Tree
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def improve(
             terms["loss/prox"] = hypers.prox_coef * apart
         if rollout.advice:
             own, valid = told(setup, critic, rollout.obs), rollout.valid.astype(jnp.float32)
-            theirs = sum(advice.squared_distance(own, given) for given in rollout.advice)
+            theirs = sum(policy_terms.squared_distance(own, given) for given in rollout.advice)
             terms["loss/neighbours"] = hypers.comm_penalty_coeff * weighted_mean(theirs, valid)
         return jnp.asarray(sum(terms.values())), terms | {"q_mean": jnp.mean(value)}
 
@@ -240,7 +240,7 @@ def improve(
 
 def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
     """The values of all actions and their squared length: what a sum of squared distances is made of."""
-    return advice.opinion_on_outputs(told(setup, state.params.critic, standardise(setup, state, obs)))
+    return policy_terms.opinion_on_outputs(told(setup, state.params.critic, standardise(setup, state, obs)))
 
 
 def told(setup: Setup, critic: Policy, obs: Tree) -> Array:

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal import trees
+from shoal.distributed.mesh import add_up
 from shoal.learners.minibatches import arrange
-from shoal.mesh import add_up
+from shoal.ops import trees
 from shoal.ops.advantages import standardise_advantages
 from shoal.types import Tree
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from shoal import trees
+from shoal.ops import trees
 from shoal.types import Tree
 
 

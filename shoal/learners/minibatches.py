@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.mesh import DATA, own_share
-from shoal.types import ShoalError, Tree
+from shoal.distributed.mesh import DATA, own_share
+from shoal.errors import ShoalError
+from shoal.types import Tree
 
 VARIETY = 32
 """Blocks that a minibatch joins at least, where there are as many samples in it."""

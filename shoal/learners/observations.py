@@ -2,7 +2,7 @@
 
 from jax import Array
 
-from shoal.layers import is_image
+from shoal.nets.layers import is_image
 from shoal.ops import statistics
 from shoal.ops.masks import visible
 from shoal.ops.statistics import Running

@@ -13,27 +13,26 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from shoal import trees
-from shoal.layers import is_image
-from shoal.learners import observations, schedules, sequences, targets
+from shoal.distributed.mesh import DATA, add_up
+from shoal.learners import hyper_schedules, observations, sequences, targets
 from shoal.learners.epochs import cut_anew, cut_once, weigh
 from shoal.learners.gradients import in_common, in_pieces
 from shoal.learners.minibatches import shuffles, stratify
 from shoal.learners.observations import named, no_moments, take_in
 from shoal.learners.ppo_config import Hypers, PPOConfig
-from shoal.mesh import DATA, add_up
-from shoal.networks import NetworkMaker, Split, actor_critic
-from shoal.ops import advice, losses, masks, statistics
+from shoal.nets.actor_critic import NetworkMaker, Split, actor_critic
+from shoal.nets.layers import is_image
+from shoal.nets.recurrent import RecurrentNetworkMaker, recurrent_actor_critic
+from shoal.ops import losses, masks, policy_terms, statistics, trees
 from shoal.ops.advantages import (
     discounted_returns,
     generalised_advantages,
     rewards_to_go,
     standardise_advantages,
 )
-from shoal.ops.advice import Advised
 from shoal.ops.distributions import Distribution, distribution_for
+from shoal.ops.policy_terms import Advised
 from shoal.ops.statistics import Running
-from shoal.recurrent import RecurrentNetworkMaker, recurrent_actor_critic
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
 
@@ -219,7 +218,7 @@ def update(
     only afterwards: the first minibatch's ratio is 1. Hyperparameters are those of the moment.
     """
     moments, hypers = take_in(state.statistics.obs, rollout.obs, rollout.valid, setup.everyone), state.hypers
-    now = schedules.at(setup.config.plan, hypers, state.memory.num_updates, setup.num_updates)
+    now = hyper_schedules.at(setup.config.plan, hypers, state.memory.num_updates, setup.num_updates)
     state, rollout = scale_rewards(setup, state._replace(hypers=now), rollout)
     batch = assess(setup, state, rollout)
     state = take_in_targets(setup, state, batch)
@@ -293,7 +292,7 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
         advantage = standardise_advantages(advantage, weight, setup.data)
     log_prob = setup.distribution.log_prob(outputs, rollout.action)
     outputs = outputs if setup.config.objective in ("kl", "mdpo") else ()
-    heed = partial(advice.heed, setup.distribution, setup.config.comm_direction, setup.config.comm_form)
+    heed = partial(policy_terms.heed, setup.distribution, setup.config.comm_direction, setup.config.comm_form)
     advised = tuple(heed(given) for given in rollout.advice)
     advised = tuple(one._replace(outputs=restrict(setup, obs, one.outputs)) for one in advised)
     batch = Batch(obs, rollout.action, outputs, log_prob, value, advantage, target, weight, advised)
@@ -324,7 +323,7 @@ def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]
     config = setup.config
     outputs, _ = state.params(standardise(setup, state, obs))
     outputs = restrict(setup, obs, outputs)
-    return advice.opinion(setup.distribution, config.comm_direction, config.comm_form, outputs)
+    return policy_terms.opinion(setup.distribution, config.comm_direction, config.comm_form, outputs)
 
 
 def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
@@ -443,7 +442,7 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
     if setup.config.objective == "mdpo":
         terms["kl"] = state.memory.kl_coef * total(distribution.kl(outputs, batch.outputs))
     for advised in batch.advised:
-        apart = advice.penalty(distribution, setup.config.comm_direction, advised, outputs)
+        apart = policy_terms.penalty(distribution, setup.config.comm_direction, advised, outputs)
         penalty = hypers.comm_penalty_coeff * total(apart)
         terms["neighbours"] = terms.get("neighbours", 0.0) + penalty
     if setup.config.prox_coef:

@@ -5,11 +5,11 @@ from typing import ClassVar, Literal, NamedTuple
 
 from jax import Array
 
-from shoal.learners import schedules
-from shoal.learners.schedules import Schedule
+from shoal.errors import ShoalError, check_choices
+from shoal.learners import hyper_schedules
+from shoal.learners.hyper_schedules import Schedule
 from shoal.learners.sequences import check_division
-from shoal.learners.team_config import TeamConfig
-from shoal.types import ShoalError, check_choices
+from shoal.learners.wrappers.team_config import TeamConfig
 
 ANNEALED = {"learning_rate": "anneal_lr", "clip_coef": "anneal_clip", "ent_coef": "anneal_ent"}
 """Hyperparameters with a setting that lets them fall linearly to 0 over the run."""
@@ -199,7 +199,7 @@ class PPOConfig(TeamConfig):
         """How hyperparameters change over the run."""
         starts = {name: getattr(self, name) for name in Hypers._fields}
         to_zero = (Schedule(name, "linear", 0.0) for name in self.annealed)
-        return *to_zero, *(schedules.read(text, starts, self.rollout_size) for text in self.schedules)
+        return *to_zero, *(hyper_schedules.read(text, starts, self.rollout_size) for text in self.schedules)
 
     @property
     def idle(self) -> dict[str, str]:
@@ -239,7 +239,7 @@ class PPOConfig(TeamConfig):
         if self.huber_delta <= 0:
             raise ShoalError(f"huber_delta must be above 0, not {self.huber_delta}")
         self._check_bounds()
-        schedules.check(self.plan, self.annealed)
+        hyper_schedules.check(self.plan, self.annealed)
         if idle := [schedule.name for schedule in self.plan if schedule.name in self.idle]:
             raise ShoalError(f"{idle[0]} has a schedule but no effect: that takes {self.idle[idle[0]]}")
         if self.rollout_size % (self.num_minibatches * self.grad_accumulation):

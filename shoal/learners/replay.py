@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal import trees
-from shoal.types import EnvSpec, ObservationSpace, Rollout, ShoalError, Tree, check_choices
+from shoal.errors import ShoalError, check_choices
+from shoal.ops import trees
+from shoal.types import EnvSpec, ObservationSpace, Rollout, Tree
 
 
 @dataclass(frozen=True)

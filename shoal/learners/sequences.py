@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.recurrent import RecurrentNetwork
-from shoal.types import Rollout, ShoalError, Tree
+from shoal.errors import ShoalError
+from shoal.nets.recurrent import RecurrentNetwork
+from shoal.types import Rollout, Tree
 
 
 def look(network: RecurrentNetwork, carry: Tree, obs: Tree, begins: Array) -> tuple[Array, Tree]:

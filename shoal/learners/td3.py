@@ -14,13 +14,13 @@ import numpy as np
 import optax
 from jax import Array
 
-from shoal import trees
+from shoal.errors import ShoalError
 from shoal.learners import gradients, observations, replay
 from shoal.learners.replay import Past, ReplayConfig, Transition, check_at_least_one
-from shoal.networks import ActionValue, Policy, make_action_value, make_policy
-from shoal.ops import advice, masks
+from shoal.nets.actor_critic import ActionValue, Policy, make_action_value, make_policy
+from shoal.ops import masks, policy_terms, trees
 from shoal.ops.statistics import weighted_mean
-from shoal.types import Box, EnvSpec, Learner, LearnerState, Rollout, ShoalError, Tree
+from shoal.types import Box, EnvSpec, Learner, LearnerState, Rollout, Tree
 
 UNROLL = 4
 """Critic updates that are written out one after another instead of as a loop."""
@@ -335,7 +335,7 @@ def improve_actor(
             terms["loss/actor_prox"] = hypers.prox_coef * apart(setup, actor, anchor, [action], [theirs])
         if rollout.advice:
             own, valid = policy(setup, actor, rollout.obs), rollout.valid.astype(jnp.float32)
-            theirs = sum(advice.squared_distance(own, given) for given in rollout.advice)
+            theirs = sum(policy_terms.squared_distance(own, given) for given in rollout.advice)
             terms["loss/neighbours"] = hypers.comm_penalty_coeff * weighted_mean(theirs, valid)
         return jnp.asarray(sum(terms.values())), terms
 
@@ -365,7 +365,7 @@ def apart(setup: Setup, own: Tree, anchor: Tree, outputs: list[Array], theirs: l
 
 def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
     """The policy's actions and their squared lengths: what a sum of squared distances is made of."""
-    return advice.opinion_on_outputs(policy(setup, state.params.actor, standardise(setup, state, obs)))
+    return policy_terms.opinion_on_outputs(policy(setup, state.params.actor, standardise(setup, state, obs)))
 
 
 def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.types import ActionSpace, Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete, ShoalError, Tree
+from shoal.errors import ShoalError
+from shoal.types import ActionSpace, Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Tree
 
 ACTION_MASK = "action_mask"
 """What the part of an observation is called that says what is allowed."""

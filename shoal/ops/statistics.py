@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.mesh import add_up
+from shoal.distributed.mesh import add_up
 
 
 class Running(NamedTuple):

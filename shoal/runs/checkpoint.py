@@ -21,8 +21,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from shoal.errors import ShoalError
 from shoal.runs.files import TEMPORARY, disk_errors, replacing
-from shoal.types import ShoalError, Tree
+from shoal.types import Tree
 
 KEEP = 3
 """How many of the newest checkpoints are kept, besides the best."""

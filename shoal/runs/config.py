@@ -11,13 +11,13 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from shoal.exchange.make import ExchangeConfig
+from shoal.errors import ShoalError
+from shoal.exchanges.make import ExchangeConfig
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.td3 import TD3Config
 from shoal.runs.files import disk_errors, read_json, write_text
-from shoal.settings import TrainConfig
-from shoal.types import ShoalError
+from shoal.training.config import TrainConfig
 
 ALGORITHMS = {"ppo": PPOConfig, "td3": TD3Config, "dqn": DQNConfig}
 """Settings by the name of the algorithm."""

@@ -14,7 +14,7 @@ try:
 except ImportError:  # Windows, where nobody is kept out
     fcntl = None
 
-from shoal.types import ShoalError
+from shoal.errors import ShoalError
 
 TEMPORARY = ".tmp-"
 """How the name of an unfinished file begins; nothing reads such a file."""

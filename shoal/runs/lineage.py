@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shoal.errors import ShoalError
 from shoal.runs.files import disk_errors, write_text
-from shoal.types import ShoalError
 
 LEADING = ("step", "learner", "parent", "score")
 

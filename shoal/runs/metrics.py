@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
+from shoal.errors import ShoalError
 from shoal.runs.files import disk_errors, make_folder, write_text
-from shoal.types import ShoalError
 
 LEADING = ("step", "learner", "seconds")
 """The columns every metrics.csv begins with."""

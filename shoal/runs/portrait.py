@@ -8,15 +8,16 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from shoal import trees
-from shoal.envs.builtin.views import VIEWS, View
-from shoal.envs.make import make
-from shoal.evaluate import Trajectory, greedy, trajectory
+from shoal.envs.classic.views import VIEWS, View
+from shoal.envs.registry import make
+from shoal.errors import ShoalError
+from shoal.ops import trees
 from shoal.runs.checkpoint import newest_meta
 from shoal.runs.config import from_settings, read_settings
-from shoal.runs.plot import PALETTE, write_figure
+from shoal.runs.plots import PALETTE, write_figure
 from shoal.runs.session import choose, open_run, world_of
-from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, ShoalError, Tree
+from shoal.training.evaluate import Trajectory, greedy, trajectory
+from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Tree
 
 CELLS = 161
 """Points along each side of a map."""

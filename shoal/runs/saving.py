@@ -8,11 +8,11 @@ from pathlib import Path
 
 import jax
 
-from shoal import trees
-from shoal.mesh import from_places, to_places
-from shoal.processes import decided, fetch, put, rank, share
-from shoal.program import Trainer, TrainState
+from shoal.distributed.mesh import from_places, to_places
+from shoal.distributed.processes import decided, fetch, put, rank, share
+from shoal.ops import trees
 from shoal.runs import checkpoint
+from shoal.training.program import Trainer, TrainState
 from shoal.types import Tree
 
 

@@ -13,18 +13,16 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from shoal import trees
-from shoal.envs import worlds
-from shoal.envs.host import EnvironmentCrashed
-from shoal.envs.levels import has_levels, level_options
-from shoal.envs.make import make
-from shoal.evaluate import Evaluation, evaluate, summarise, visits
-from shoal.exchange.mixing import merged
-from shoal.learners.match import both, match
-from shoal.mesh import num_processes
-from shoal.processes import FailedElsewhere, connect, decided, fetch, rank, told
-from shoal.profile import Profile
-from shoal.program import Trainer, TrainState, make_learner, make_trainer, mesh_for, worlds_of
+from shoal.distributed.mesh import num_processes
+from shoal.distributed.processes import FailedElsewhere, connect, decided, fetch, rank, told
+from shoal.envs.adapters.gymnasium import EnvironmentCrashed
+from shoal.envs.registry import make
+from shoal.envs.worlds import parameters
+from shoal.envs.worlds.levels import has_levels, level_options
+from shoal.errors import ShoalError
+from shoal.exchanges.mixing import merged
+from shoal.learners.wrappers.match import both, match
+from shoal.ops import trees
 from shoal.runs import checkpoint, saving
 from shoal.runs.config import (
     default_folder,
@@ -37,10 +35,13 @@ from shoal.runs.config import (
 from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.lineage import read_lineage, schedule_of
 from shoal.runs.metrics import write_summary
-from shoal.runs.scribe import Scribe, speeds
-from shoal.settings import TrainConfig
-from shoal.train import Clock, Report, pulses
-from shoal.types import EnvRecipe, Learner, LearnerState, ShoalError, Tree
+from shoal.runs.writer import Scribe, speeds
+from shoal.training.config import TrainConfig
+from shoal.training.evaluate import Evaluation, evaluate, summarise, visits
+from shoal.training.loop import Clock, Report, pulses
+from shoal.training.profile import Profile
+from shoal.training.program import Trainer, TrainState, make_learner, make_trainer, mesh_for, worlds_of
+from shoal.types import EnvRecipe, Learner, LearnerState, Tree
 
 SAVE_SECONDS = 30.0
 """At most so much work is lost to a crash."""
@@ -333,9 +334,9 @@ def places(opened: Opened, names: list[int | str], episodes: int, each: bool) ->
         return None
     own = worlds_of(config, spec)
     fresh = (
-        worlds.unseen(spec, config.env_spread, episodes, config.seed)
+        parameters.unseen(spec, config.env_spread, episodes, config.seed)
         if config.env_spread
-        else worlds.between(own, episodes, config.seed)
+        else parameters.between(own, episodes, config.seed)
     )
     return visits(names, own, episodes, fresh, each)
 

@@ -8,8 +8,8 @@ from subprocess import DEVNULL, PIPE, Popen
 
 import numpy as np
 
+from shoal.errors import ShoalError
 from shoal.runs.files import replacing
-from shoal.types import ShoalError
 
 MOST_GIF_FPS = 50
 """Browsers slow a GIF down to 10 frames a second when it asks for more than this."""

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.builtin import BUILTIN
-from shoal.envs.builtin.pendulum import PENDULUM, PENDULUM_SPARSE, PendulumState
-from shoal.envs.builtin.render import _no_window
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.envs.classic import BUILTIN
+from shoal.envs.classic.pendulum import PENDULUM, PENDULUM_SPARSE, PendulumState
+from shoal.envs.classic.render import _no_window
 from shoal.types import Box, Discrete
 
 THEIRS = {"PendulumSparse-v1": "Pendulum-v1", "CartPoleContinuous-v0": "CartPole-v1"}

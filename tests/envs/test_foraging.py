@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.envs.make import list_environments
-from shoal.envs.teams.foraging import FIELDS, ForagingState, foraging, scatter_food
-from shoal.types import ShoalError
+from shoal.envs.multi_agent.foraging import FIELDS, ForagingState, foraging, scatter_food
+from shoal.envs.registry import list_environments
+from shoal.errors import ShoalError
 from tests.envs import packages
 
 NAMES = [

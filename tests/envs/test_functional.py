@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.probes import continuous_target, counter, ending_counter, observation_choice
-from shoal.types import Box, Discrete, EnvSpec, JaxEnv, ShoalError
+from shoal.errors import ShoalError
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
 N = 3
 

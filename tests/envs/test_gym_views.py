@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.host import gym_recipe
-from shoal.envs.make import make
-from shoal.envs.pool import UnknownOptions
+from shoal.envs.adapters.envpool import UnknownOptions
+from shoal.envs.adapters.gymnasium import gym_recipe
+from shoal.envs.registry import make
 from shoal.learners.ppo import PPOConfig
-from shoal.program import make_trainer
-from shoal.settings import TrainConfig
+from shoal.training.config import TrainConfig
+from shoal.training.program import make_trainer
 
 
 class Gates(gymnasium.Env):

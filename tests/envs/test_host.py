@@ -8,9 +8,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from jax.sharding import Mesh, PartitionSpec
 
-from shoal.envs.host import EnvironmentCrashed, gym_recipe, take_crash
-from shoal.envs.pool import UnknownOptions
-from shoal.types import ShoalError
+from shoal.envs.adapters.envpool import UnknownOptions
+from shoal.envs.adapters.gymnasium import EnvironmentCrashed, gym_recipe, take_crash
+from shoal.errors import ShoalError
 
 
 class Counter(gymnasium.Env):

@@ -12,7 +12,7 @@ pytest.importorskip("Box2D")
 from gymnasium.envs.box2d import lunar_lander
 
 import shoal
-from shoal.envs.lander import ENGINES, SPREAD, WORLD, LunarLanderWorlds
+from shoal.envs.worlds.lander import ENGINES, SPREAD, WORLD, LunarLanderWorlds
 
 NAME = "shoal/LunarLanderWorlds-v0"
 MAIN, RIGHT = np.array([1.0, 0.0]), np.array([-1.0, 1.0])

@@ -7,11 +7,11 @@ import sys
 import gymnasium
 import pytest
 
-from shoal.envs import make as make_module
-from shoal.envs.make import list_environments, make, register
-from shoal.envs.pool import UnknownOptions
+from shoal.envs import registry as make_module
+from shoal.envs.adapters.envpool import UnknownOptions
 from shoal.envs.probes import counter
-from shoal.types import ShoalError
+from shoal.envs.registry import list_environments, make, register
+from shoal.errors import ShoalError
 
 without = {
     package: lambda name, find=importlib.util.find_spec, package=package: (

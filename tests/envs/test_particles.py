@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.functional import from_jax
-from shoal.envs.teams import TEAMS
-from shoal.envs.teams.particles import Particles
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.envs.multi_agent import TEAMS
+from shoal.envs.multi_agent.particles import Particles
 
 TRACES = Path(__file__).parents[1] / "data" / "particles.npz"
 WORLDS = ["simple_spread", "simple_adversary", "simple_tag"]

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.host import EnvironmentCrashed, take_crash
-from shoal.envs.make import make
-from shoal.envs.pool import UnknownOptions
-from shoal.types import Box, Discrete, ShoalError
+from shoal.envs.adapters.envpool import UnknownOptions
+from shoal.envs.adapters.gymnasium import EnvironmentCrashed, take_crash
+from shoal.envs.registry import make
+from shoal.errors import ShoalError
+from shoal.types import Box, Discrete
 
 AGENTS = ["candle_0", "candle_1", "lamp_0"]
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
-from shoal.envs import pool
-from shoal.envs.pool import UnknownOptions, envpool_recipe
-from shoal.types import Box, Discrete, MultiDiscrete, ShoalError
+from shoal.envs.adapters import envpool as adapter
+from shoal.envs.adapters.envpool import UnknownOptions, envpool_recipe
+from shoal.errors import ShoalError
+from shoal.types import Box, Discrete, MultiDiscrete
 
 DEVICES = PartitionSpec(("learners", "data"))
 
@@ -210,7 +211,7 @@ def test_a_truncated_game_is_over():
 
 
 def test_clipped_rewards_keep_their_raw_score():
-    doors = pool._doors("Breakout-v5", {"reward_clip": True})
+    doors = adapter._doors("Breakout-v5", {"reward_clip": True})
     assert doors.spec.action == Discrete(4)
     flags = jnp.zeros(2, bool)
     raw = (
@@ -220,13 +221,13 @@ def test_clipped_rewards_keep_their_raw_score():
         flags,
         {"reward": jnp.full(2, 7.0), "terminated": jnp.zeros(2)},
     )
-    step = pool._time_step(doors, raw, over=jnp.array([False, True]))
+    step = adapter._time_step(doors, raw, over=jnp.array([False, True]))
     assert step.reward.tolist() == [1.0, 0.0]
     assert step.info["raw_reward"].tolist() == [7.0, 0.0]
 
 
 def test_a_game_that_ends_on_its_last_frame_is_terminated():
-    doors = pool._doors("Breakout-v5", {})
+    doors = adapter._doors("Breakout-v5", {})
     no, yes = jnp.zeros(1, bool), jnp.ones(1, bool)
     raw = (
         np.zeros((1, 4, 84, 84), np.uint8),
@@ -235,7 +236,7 @@ def test_a_game_that_ends_on_its_last_frame_is_terminated():
         yes,
         {"reward": jnp.ones(1), "terminated": jnp.ones(1)},
     )
-    step = pool._time_step(doors, raw, over=no)
+    step = adapter._time_step(doors, raw, over=no)
     assert step.terminated.item()
     assert step.info["episode_over"].item()
 
@@ -263,7 +264,7 @@ def test_missing_qt_is_said_with_its_remedy(monkeypatch):
     def make_spec(name):
         raise ImportError("EnvPool Procgen requires the system Qt 5 runtime on Linux.\nInstall ...")
 
-    monkeypatch.setattr(pool, "import_envpool", lambda: SimpleNamespace(make_spec=make_spec))
+    monkeypatch.setattr(adapter, "import_envpool", lambda: SimpleNamespace(make_spec=make_spec))
     with pytest.raises(ShoalError, match=r"^BigfishEasy-v0 needs Qt 5: apt-get install libqt5gui5$"):
         envpool_recipe("BigfishEasy-v0", {})
 
@@ -299,10 +300,10 @@ def test_what_cannot_be_drawn_says_so():
 
 def test_threads_follow_the_cores_and_the_weight_of_a_step(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert pool._num_threads(16, 1, "envpool.mujoco.gym") == 8
-    assert pool._num_threads(4, 1, "envpool.mujoco.gym") == 4
-    assert pool._num_threads(16, 4, "envpool.atari") == 2
-    assert pool._num_threads(16, 16, "envpool.atari") == 1
-    assert pool._num_threads(64, 1, "envpool.classic_control") == 1
+    assert adapter._num_threads(16, 1, "envpool.mujoco.gym") == 8
+    assert adapter._num_threads(4, 1, "envpool.mujoco.gym") == 4
+    assert adapter._num_threads(16, 4, "envpool.atari") == 2
+    assert adapter._num_threads(16, 16, "envpool.atari") == 1
+    assert adapter._num_threads(64, 1, "envpool.classic_control") == 1
     monkeypatch.setenv("SHOAL_CORES_SHARED_BY", "4")  # processes
-    assert pool._num_threads(16, 1, "envpool.mujoco.gym") == 2
+    assert adapter._num_threads(16, 1, "envpool.mujoco.gym") == 2

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.functional import from_jax
-from shoal.envs.teams import TEAMS
-from shoal.envs.teams.pressure_plate import DOOR, FOUR, GOAL, LONGEST, REACH
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.envs.multi_agent import TEAMS
+from shoal.envs.multi_agent.pressure_plate import DOOR, FOUR, GOAL, LONGEST, REACH
 
 MOVES = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0), "stay": (0, 0)}
 MAPS = {

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from shoal import ShoalError
-from shoal.cli import main
-from shoal.envs.levels import NUM_LEVELS, has_levels, level_options
-from shoal.envs.make import make
-from shoal.envs.pool import envpool_recipe, import_envpool, option_names
+from shoal.cli.main import main
+from shoal.envs.adapters.envpool import envpool_recipe, import_envpool, option_names
+from shoal.envs.registry import make
+from shoal.envs.worlds.levels import NUM_LEVELS, has_levels, level_options
 from shoal.runs.session import on_levels, open_run
-from shoal.settings import TrainConfig
+from shoal.training.config import TrainConfig
 
 GAME = "BigfishEasy-v0"
 SEEDS = np.arange(16)[None]
@@ -35,7 +35,7 @@ def shoal(*arguments) -> int:
 
 
 def undisturbed(patch):
-    patch.setattr("shoal.cli._remember_compilations", lambda: None)  # the tests have their own cache
+    patch.setattr("shoal.cli.main._remember_compilations", lambda: None)  # the tests have their own cache
     patch.setattr("warnings.showwarning", warnings.showwarning)
 
 

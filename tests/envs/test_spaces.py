@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from shoal.envs.spaces import action_door, bounds, observation_door
-from shoal.types import Box, Discrete, MultiBinary, MultiDiscrete, ShoalError
+from shoal.errors import ShoalError
+from shoal.types import Box, Discrete, MultiBinary, MultiDiscrete
 
 
 def observe(space, raw):

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.make import make
-from shoal.envs.stacking import appended, repeated, stack_frames, stacked_space
-from shoal.types import Augmentation, Box, Discrete, EnvRecipe, EnvSpec, ShoalError
+from shoal.envs.frame_stack import appended, repeated, stack_frames, stacked_space
+from shoal.envs.registry import make
+from shoal.errors import ShoalError
+from shoal.types import Augmentation, Box, Discrete, EnvRecipe, EnvSpec
 
 ROWS, ROLLOUT = 2, 12
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.envs.make import list_environments
-from shoal.envs.teams.chance import distinct
-from shoal.envs.teams.warehouse import (
+from shoal.envs.multi_agent.chance import distinct
+from shoal.envs.multi_agent.warehouse import (
     WAREHOUSES,
     WarehouseState,
     advance,
@@ -20,7 +19,8 @@ from shoal.envs.teams.warehouse import (
     warehouse,
     who_moves,
 )
-from shoal.types import ShoalError
+from shoal.envs.registry import list_environments
+from shoal.errors import ShoalError
 from tests.envs import packages
 
 CLOCKWISE = np.array([0, 2, 3, 1])

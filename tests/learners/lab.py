@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import networks, trees
 from shoal.learners import ppo
 from shoal.learners.ppo import PPOConfig, Setup
+from shoal.nets import actor_critic
+from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
 from shoal.types import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Rollout
 
@@ -33,7 +34,7 @@ class Lab:
 
     def __init__(self, config, kind):
         spec = SPECS[kind]
-        network = plainly(networks.actor_critic(hidden=config.hidden, images=config.network))
+        network = plainly(actor_critic.actor_critic(hidden=config.hidden, images=config.network))
         self.setup = Setup(config, spec, distribution_for(spec.action), network, num_updates=10)
         self.assess = jax.jit(partial(ppo.assess, self.setup))
         self.act = jax.jit(partial(ppo.act, self.setup))

@@ -9,19 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
-from shoal.envs.functional import from_jax
-from shoal.envs.host import EnvironmentCrashed, gym_recipe, raise_crash
-from shoal.envs.make import register
+from shoal.envs.adapters.gymnasium import EnvironmentCrashed, gym_recipe, raise_crash
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.envs.registry import register
+from shoal.errors import ShoalError
 from shoal.learners import ppo
-from shoal.learners.augmentation import augmented
 from shoal.learners.ppo import PPOConfig
-from shoal.networks import actor_critic
-from shoal.program import make_trainer
+from shoal.learners.wrappers.augmentation import augmented
+from shoal.nets.actor_critic import actor_critic
+from shoal.ops import trees
 from shoal.runs.session import open_session, watch
-from shoal.settings import TrainConfig
-from shoal.train import train
-from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout, ShoalError
+from shoal.training.config import TrainConfig
+from shoal.training.loop import train
+from shoal.training.program import make_trainer
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 

@@ -8,29 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
-from shoal.exchange.make import ExchangeConfig
-from shoal.exchange.mixing import average
-from shoal.exchange.schedule import select
-from shoal.exchange.selection import take_over
-from shoal.learners import curiosity, ppo
-from shoal.learners.curiosity import Joined, curious, policy_of
+from shoal.errors import ShoalError
+from shoal.exchanges.combinators import select
+from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.mixing import average
+from shoal.exchanges.selection import take_over
+from shoal.learners import ppo
 from shoal.learners.ppo import PPOConfig
-from shoal.networks import actor_critic
+from shoal.learners.wrappers import curiosity
+from shoal.learners.wrappers.curiosity import Joined, curious, policy_of
+from shoal.nets.actor_critic import actor_critic
+from shoal.ops import trees
 from shoal.ops.statistics import Running
-from shoal.program import make_trainer
-from shoal.settings import TrainConfig
-from shoal.types import (
-    Box,
-    Discrete,
-    EnvSpec,
-    LearnerState,
-    MultiBinary,
-    MultiDiscrete,
-    Rollout,
-    ShoalError,
-    Standing,
-)
+from shoal.training.config import TrainConfig
+from shoal.training.program import make_trainer
+from shoal.types import Box, Discrete, EnvSpec, LearnerState, MultiBinary, MultiDiscrete, Rollout, Standing
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 

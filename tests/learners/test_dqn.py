@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
+from shoal.errors import ShoalError
 from shoal.learners import dqn, replay
 from shoal.learners.dqn import DQNConfig, Hypers
-from shoal.types import Advice, Box, Discrete, EnvSpec, MultiDiscrete, Rollout, ShoalError
+from shoal.ops import trees
+from shoal.types import Advice, Box, Discrete, EnvSpec, MultiDiscrete, Rollout
 
 KEY = jax.random.key(0)
 SPEC = EnvSpec("choices", "jax", Box((3,)), Discrete(4))

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.probes import masked_choice
 from shoal.learners import dqn, ppo
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig
-from shoal.program import make_trainer
-from shoal.settings import TrainConfig
+from shoal.training.config import TrainConfig
+from shoal.training.program import make_trainer
 from shoal.types import Advice
 
 RECIPE = from_jax(masked_choice())

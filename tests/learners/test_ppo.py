@@ -8,9 +8,10 @@ import numpy as np
 import optax
 import pytest
 
-from shoal import networks, trees
 from shoal.learners import ppo
 from shoal.learners.ppo import Batch, Hypers, PPOConfig
+from shoal.nets import actor_critic
+from shoal.ops import trees
 from tests.learners.lab import (
     KEY,
     ONCE,
@@ -196,7 +197,7 @@ def test_adam_divides_by_its_spread_plus_a_hundred_thousandth():
 
 
 def test_orthogonal_weights_and_their_gains():
-    make = networks.actor_critic(hidden=(16, 16), init_log_std=-0.5)
+    make = actor_critic.actor_critic(hidden=(16, 16), init_log_std=-0.5)
     network = jax.jit(lambda: make(KEY, SPECS["continuous"], num_outputs=4))()
     for mlp, last in ((network.actor, 0.01), (network.critic, 1.0)):
         for layer, gain in zip(mlp.layers, (2**0.5, 2**0.5, last), strict=True):

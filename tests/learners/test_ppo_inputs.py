@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import collect, layers
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners import ppo
 from shoal.learners.ppo import PPOConfig
+from shoal.nets import layers
 from shoal.ops.statistics import Running
 from shoal.types import Box, EnvSpec, JaxEnv, Rollout
 from tests.learners.lab import (
@@ -124,7 +124,7 @@ def test_the_environment_gets_the_clipped_action_and_the_learner_keeps_its_own()
     def play(key):
         keys = jax.random.split(key, (1, 4))
         cohort = jax.vmap(learner.init)(keys[:, 0])
-        return collect.collect(env, learner, 16, keys[:, 1], cohort, collect.begin(env, keys, ()))[2]
+        return rollout.collect(env, learner, 16, keys[:, 1], cohort, rollout.begin(env, keys, ()))[2]
 
     rollout = play(KEY)
     assert np.mean(np.abs(rollout.action) > 1) > 0.5

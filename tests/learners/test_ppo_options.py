@@ -9,19 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.probes import counter
+from shoal.errors import ShoalError
 from shoal.learners import ppo, targets
 from shoal.learners.epochs import weigh
 from shoal.learners.minibatches import arrange, shuffles, stratify
 from shoal.learners.ppo import PPOConfig, Setup
+from shoal.ops import trees
 from shoal.ops.advantages import generalised_advantages
 from shoal.ops.distributions import distribution_for
 from shoal.ops.statistics import empty, merge, summarise
-from shoal.program import make_trainer
-from shoal.settings import TrainConfig
-from shoal.types import Box, Discrete, EnvSpec, Rollout, ShoalError
+from shoal.training.config import TrainConfig
+from shoal.training.program import make_trainer
+from shoal.types import Box, Discrete, EnvSpec, Rollout
 from tests.learners.lab import random_ends
 
 jax.devices()  # two of them, before a trainer divides the cores its own way

@@ -9,9 +9,10 @@ import numpy as np
 import optax
 import pytest
 
-from shoal import networks, trees
 from shoal.learners import ppo
 from shoal.learners.ppo import Batch, PPOConfig, Setup
+from shoal.nets import actor_critic
+from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
 from shoal.ops.statistics import Running
 from shoal.types import Advice, Box, Discrete, EnvSpec, Rollout
@@ -36,7 +37,7 @@ PULLED = replace(
 @cache
 def setup_for(config, kind="discrete"):
     spec = SPECS[kind]
-    make = networks.actor_critic(hidden=config.hidden)
+    make = actor_critic.actor_critic(hidden=config.hidden)
     return Setup(config, spec, distribution_for(spec.action), partial(plainly, make), num_updates=10)
 
 

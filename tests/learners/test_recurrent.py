@@ -9,22 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
-from shoal.collect import begin, collect
 from shoal.envs import probes
-from shoal.envs.functional import from_jax
-from shoal.evaluate import evaluate, greedy, trajectory
-from shoal.exchange.make import ExchangeConfig
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.errors import ShoalError
+from shoal.exchanges.make import ExchangeConfig
 from shoal.learners import ppo, sequences
 from shoal.learners.minibatches import arrange, shuffles, stratify
 from shoal.learners.ppo import PPOConfig
+from shoal.nets.recurrent import GRU, LSTM, recurrent_actor_critic
+from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
-from shoal.program import make_trainer
-from shoal.recurrent import GRU, LSTM, recurrent_actor_critic
 from shoal.runs.session import open_session, watch
-from shoal.settings import TrainConfig
-from shoal.train import train
-from shoal.types import Box, Discrete, EnvSpec, Rollout, ShoalError
+from shoal.training.config import TrainConfig
+from shoal.training.evaluate import evaluate, greedy, trajectory
+from shoal.training.loop import train
+from shoal.training.program import make_trainer
+from shoal.training.rollout import begin, collect
+from shoal.types import Box, Discrete, EnvSpec, Rollout
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 

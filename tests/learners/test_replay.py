@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import collect, trees
 from shoal.envs import probes
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners import replay
 from shoal.learners.replay import Transition
+from shoal.ops import trees
+from shoal.training import rollout as collection
 from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Rollout
 
 KEY = jax.random.key(0)
@@ -51,8 +52,8 @@ def watched(probe, n, num_steps, rounds, num_envs=3):
     )
     env = from_jax(probe).build(np.zeros((1, num_envs), np.uint32), False)
     cohort = LearnerState((), (), (), (), memory=jnp.zeros(1))
-    play = jax.jit(partial(collect.collect, env, idle, num_steps))
-    worlds = collect.begin(env, jax.random.split(KEY, (1, num_envs)), ())
+    play = jax.jit(partial(collection.collect, env, idle, num_steps))
+    worlds = collection.begin(env, jax.random.split(KEY, (1, num_envs)), ())
     past = replay.no_past(probe.spec, NO_ACTION, 500, num_envs, n, warm=False)
     for i in range(rounds):
         worlds, _, rollout = play(jax.random.split(jax.random.fold_in(KEY, i), 1), cohort, worlds)

@@ -4,11 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.learners import schedules
+from shoal.errors import ShoalError
+from shoal.learners import hyper_schedules
+from shoal.learners.hyper_schedules import Schedule
 from shoal.learners.ppo_config import Hypers, PPOConfig
-from shoal.learners.schedules import Schedule
 from shoal.runs.config import from_settings, to_settings
-from shoal.types import ShoalError
 
 FREE = {"anneal_lr": False, "learning_rate": 4e-4, "ent_coef": 0.04, "reward_floor": -1.0}  # rollouts of 512
 
@@ -17,7 +17,7 @@ def value_of(name, config, updates, num_updates=100, **evolved):
     """A hyperparameter after so many updates, in a learner as configured but for what has evolved."""
     numbers = {field: getattr(config, field) for field in Hypers._fields} | evolved
     hypers = Hypers(*(jnp.float32(x if isinstance(x, int | float) else jnp.inf) for x in numbers.values()))
-    return float(getattr(schedules.at(config.plan, hypers, jnp.int32(updates), num_updates), name))
+    return float(getattr(hyper_schedules.at(config.plan, hypers, jnp.int32(updates), num_updates), name))
 
 
 @pytest.mark.parametrize(

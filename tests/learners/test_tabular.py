@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
 from shoal.envs.tabular import random_worlds, value, windy_cliff
-from shoal.exchange.mixing import average
-from shoal.exchange.schedule import absent, every, none
+from shoal.exchanges.combinators import absent, every, none
+from shoal.exchanges.mixing import average
 from shoal.learners.tabular import World, bellman, tabular
+from shoal.ops import trees
 from shoal.types import Exchange
 
 KAPPA = [0.0, 0.2, 0.4, 0.6, 0.8]

@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import collect, trees
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.errors import ShoalError
 from shoal.learners import replay, td3
 from shoal.learners.td3 import Hypers, TD3Config
-from shoal.types import Box, Discrete, EnvSpec, JaxEnv, MultiBinary, MultiDiscrete, Rollout, ShoalError
+from shoal.ops import trees
+from shoal.training import rollout as collection
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv, MultiBinary, MultiDiscrete, Rollout
 
 KEY = jax.random.key(0)
 LOW, HIGH = np.array([-1.0, 0.5, -7.0]), np.array([3.0, 0.75, -1.0])
@@ -288,9 +290,9 @@ def test_what_the_environment_gets_is_what_is_remembered(kind):
     )
     made = td3.td3(TD3Config(**SMALL | {"num_envs": 4, "num_steps": 8, "exploration_noise": 2.0}), echo.spec)
     env = from_jax(echo).build(np.zeros((1, 4), np.uint32), False)
-    play = jax.jit(partial(collect.collect, env, made, 8))
+    play = jax.jit(partial(collection.collect, env, made, 8))
     keys = jax.random.split(KEY, (1, 4))
-    cohort, worlds = jax.vmap(made.init)(keys[:, 0]), collect.begin(env, keys, ())
+    cohort, worlds = jax.vmap(made.init)(keys[:, 0]), collection.begin(env, keys, ())
     update = jax.jit(jax.vmap(made.update, (0, 0, Rollout(1, 1, 1, 1, 1, 1, 0, 1, 1))))
     for number in range(3):  # random ones, then the policy's with large noise
         now = jax.random.split(jax.random.fold_in(KEY, number), 1)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
-from shoal.exchange.neighbours import neighbours
+from shoal.exchanges.neighbours import neighbours
 from shoal.learners import replay
 from shoal.learners.td3 import TD3Config, td3
+from shoal.ops import trees
 from shoal.types import Advice, Box, EnvSpec, Rollout, Standing
 
 KEY = jax.random.key(3)

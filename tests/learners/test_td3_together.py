@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
-from shoal.exchange.make import ExchangeConfig, make_exchange
+from shoal.exchanges.make import ExchangeConfig, make_exchange
 from shoal.learners import td3
 from shoal.learners.replay import Transition
 from shoal.learners.td3 import Setup, TD3Config
+from shoal.ops import trees
 from shoal.types import Box, EnvSpec, Rollout, Standing
 
 KEY = jax.random.key(2)

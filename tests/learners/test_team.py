@@ -9,17 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.collect import begin, collect
-from shoal.envs.functional import from_jax
-from shoal.learners.match import both, match
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.errors import ShoalError
 from shoal.learners.ppo import PPOConfig, ppo
-from shoal.learners.sight import sight, sight_space
-from shoal.learners.team import team
-from shoal.learners.team_config import TeamConfig
-from shoal.program import make_trainer
-from shoal.settings import TrainConfig
-from shoal.train import pulses
-from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout, ShoalError
+from shoal.learners.wrappers.match import both, match
+from shoal.learners.wrappers.team import team
+from shoal.learners.wrappers.team_config import TeamConfig
+from shoal.learners.wrappers.team_views import sight, sight_space
+from shoal.training.config import TrainConfig
+from shoal.training.loop import pulses
+from shoal.training.program import make_trainer
+from shoal.training.rollout import begin, collect
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout
 
 T, E, A = 8, 4, 3
 SMALL = PPOConfig(num_envs=E, num_steps=T, num_minibatches=2, update_epochs=2, hidden=(8,))

@@ -4,10 +4,10 @@ Of 64 learners with curiosity 95 % scored 1, of 64 without it 17 %.
 """
 
 from shoal.envs import probes
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.ppo import PPOConfig
-from shoal.settings import TrainConfig
-from shoal.train import train
+from shoal.training.config import TrainConfig
+from shoal.training.loop import train
 
 LEARNERS = 12
 

@@ -4,15 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from shoal import trees
 from shoal.envs import probes
-from shoal.envs.functional import from_jax
-from shoal.evaluate import distances
-from shoal.exchange.make import ExchangeConfig
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.exchanges.make import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
-from shoal.program import make_trainer
-from shoal.settings import TrainConfig
-from shoal.train import pulses, train
+from shoal.ops import trees
+from shoal.training.config import TrainConfig
+from shoal.training.evaluate import distances
+from shoal.training.loop import pulses, train
+from shoal.training.program import make_trainer
 
 SMALL = {"num_envs": 8, "num_steps": 16, "num_minibatches": 2, "hidden": (16,), "learning_rate": 0.01}
 

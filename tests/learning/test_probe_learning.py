@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs import probes
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.ppo import PPOConfig
-from shoal.settings import TrainConfig
-from shoal.train import train
+from shoal.training.config import TrainConfig
+from shoal.training.loop import train
 
 LEARNERS = 20
 SETTINGS = {

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from shoal.envs import probes
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.td3 import TD3Config
-from shoal.settings import TrainConfig
-from shoal.train import train
+from shoal.training.config import TrainConfig
+from shoal.training.loop import train
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
 LEARNERS = 6

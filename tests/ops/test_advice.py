@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.ops import advice
+from shoal.ops import policy_terms
 from shoal.ops.distributions import distribution_for
 from shoal.types import Advice, Box, Discrete, MultiBinary, MultiDiscrete
 
@@ -70,7 +70,7 @@ def log_probs(kind):
 def given(kind, direction, form, weights, theirs):
     """What an exchange would hand on: sum_j w_j opinion_j."""
     d = distribution_for(SPACES[kind])
-    opinions = advice.opinion(d, direction, form, theirs)  # (3, B, ...)
+    opinions = policy_terms.opinion(d, direction, form, theirs)  # (3, B, ...)
     total = jax.tree.map(lambda x: jnp.tensordot(jnp.float32(weights), x, 1), opinions)
     return Advice(jnp.full(theirs.shape[1], jnp.float32(sum(weights))), total)
 
@@ -81,7 +81,7 @@ def payer(kind, direction, form):
     d = distribution_for(SPACES[kind])
 
     def pay(outputs, advised):
-        each = advice.penalty(d, direction, advice.heed(d, direction, form, advised), outputs)
+        each = policy_terms.penalty(d, direction, policy_terms.heed(d, direction, form, advised), outputs)
         return jnp.sum(each), each
 
     def both(outputs, advised):
@@ -252,5 +252,5 @@ def test_certain_policies_stay_finite(kind, form, direction):
 
 
 def test_only_the_sum_of_reverse_kls_averages_logarithms():
-    asked = {pair: advice.averages_logarithms(*pair) for pair in product(DIRECTIONS, FORMS)}
+    asked = {pair: policy_terms.averages_logarithms(*pair) for pair in product(DIRECTIONS, FORMS)}
     assert [pair for pair, yes in asked.items() if yes] == [("reverse", "sum")]

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.errors import ShoalError
 from shoal.ops.distributions import distribution_for
 from shoal.ops.masks import check, restrict
-from shoal.types import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete, ShoalError
+from shoal.types import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete
 
 rng = np.random.default_rng(0)
 LOGITS, OTHERS = rng.normal(size=(2, 3, 4)).astype(np.float32) * 2

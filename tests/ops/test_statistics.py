@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
-from shoal.ops import statistics
+from shoal.ops import statistics, trees
 from shoal.ops.statistics import Running, empty, merge, pool, standardise, summarise, variance, weighted_mean
 
 DATA = np.random.default_rng(0).normal(loc=[5.0, -3.0, 0.0], scale=[1.0, 10.0, 0.1], size=(60, 3))

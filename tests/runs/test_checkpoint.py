@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.errors import ShoalError
 from shoal.runs import checkpoint
-from shoal.types import ShoalError
 
 
 class State(NamedTuple):

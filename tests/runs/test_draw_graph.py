@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shoal.exchange.topology import GRAPHS, complete, ring
-from shoal.runs.plot import PALETTE, draw_graph
+from shoal.exchanges.topology import GRAPHS, complete, ring
+from shoal.runs.plots import PALETTE, draw_graph
 
 
 def pixels(path):

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from shoal.envs.make import make
-from shoal.exchange.make import ExchangeConfig, make_exchange
+from shoal.distributed.mesh import make_mesh
+from shoal.envs.registry import make
+from shoal.errors import ShoalError
+from shoal.exchanges.make import ExchangeConfig, make_exchange
 from shoal.learners.ppo import PPOConfig, ppo
-from shoal.mesh import make_mesh
-from shoal.program import exchange_of, worlds_of
 from shoal.runs.config import (
     default_folder,
     differences,
@@ -22,8 +22,9 @@ from shoal.runs.config import (
 )
 from shoal.runs.metrics import read_metrics
 from shoal.runs.session import choose, open_run, open_session, places, world_of
-from shoal.settings import TrainConfig
-from shoal.types import Box, Discrete, EnvSpec, ShoalError
+from shoal.training.config import TrainConfig
+from shoal.training.program import exchange_of, worlds_of
+from shoal.types import Box, Discrete, EnvSpec
 
 SMALL = {
     "num_envs": 2,

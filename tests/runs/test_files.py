@@ -2,8 +2,8 @@
 
 import pytest
 
+from shoal.errors import ShoalError
 from shoal.runs.files import read_json
-from shoal.types import ShoalError
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.exchange.make import ExchangeConfig
+from shoal.errors import ShoalError
+from shoal.exchanges.make import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.runs.lineage import ancestors, begin_lineage, extend_lineage, read_lineage, schedule_of
 from shoal.runs.metrics import read_metrics
 from shoal.runs.session import open_run
-from shoal.settings import TrainConfig
-from shoal.types import ShoalError
+from shoal.training.config import TrainConfig
 
 SMALL = PPOConfig(
     num_envs=4, num_steps=16, num_minibatches=1, update_epochs=1, hidden=(4,), learning_rate=0.05
@@ -130,7 +130,7 @@ def runs(go_on, tmp_path_factory):
     whole, halves = (tmp_path_factory.mktemp(name) for name in ("whole", "halves"))
     go_on(CONFIG, whole)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["shoal.train"], "PULSE_SECONDS", 0)  # look up after every update
+        patch.setattr(sys.modules["shoal.training.loop"], "PULSE_SECONDS", 0)  # look up after every update
         assert go_on(CONFIG, halves, until=320)[0] is None
     for name in ("lineage.csv", "metrics.csv"):
         shutil.copy(whole / name, halves / name)

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.errors import ShoalError
 from shoal.runs import metrics
 from shoal.runs.metrics import MetricsWriter, read_metrics, write_summary
-from shoal.types import ShoalError
 
 SUMMARY = dict.fromkeys(metrics.SUMMARY_KEYS, 1.0)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from shoal.errors import ShoalError
 from shoal.runs.metrics import MetricsWriter
-from shoal.runs.plot import mean_and_deviation, pivot, plot, speed
-from shoal.types import ShoalError
+from shoal.runs.plots import mean_and_deviation, pivot, plot, speed
 
 
 def make_run(folder: Path, learners: int, reports: int = 10, **more: object) -> Path:

@@ -10,16 +10,16 @@ import pytest
 from PIL import Image
 
 import shoal
-from shoal import trees
-from shoal.cli import main
-from shoal.envs.builtin import BUILTIN
-from shoal.envs.builtin.views import VIEWS
-from shoal.evaluate import episode, trajectory
-from shoal.program import make_learner
+from shoal.cli.main import main
+from shoal.envs.classic import BUILTIN
+from shoal.envs.classic.views import VIEWS
+from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.runs.config import from_settings, preset, read_settings, write_config
 from shoal.runs.portrait import CELLS, over_plane, portrait, view_of
 from shoal.runs.session import choose, open_run, open_session, watch
+from shoal.training.evaluate import episode, trajectory
+from shoal.training.program import make_learner
 from shoal.types import Box, Discrete
 
 CONFIGS = sorted((Path(__file__).parent.parent.parent / "examples" / "configs").glob("*.yaml"))

@@ -9,23 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import trees
-from shoal.envs.functional import from_jax
+from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.probes import continuous_target
-from shoal.evaluate import evaluate
-from shoal.exchange.exploration import PRIORS
-from shoal.exchange.make import ExchangeConfig
-from shoal.exchange.mixing import average
+from shoal.exchanges.exploration import PRIORS
+from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.mixing import average
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.td3 import TD3Config
-from shoal.program import make_trainer
+from shoal.ops import trees
 from shoal.runs.session import choose, open_run
-from shoal.settings import TrainConfig
-from shoal.train import train
+from shoal.training.config import TrainConfig
+from shoal.training.evaluate import evaluate
+from shoal.training.loop import train
+from shoal.training.program import make_trainer
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
-MODULE = sys.modules["shoal.train"]  # `shoal.train` is the function
+MODULE = sys.modules["shoal.training.loop"]  # `shoal.train` is the function
 SMALL = {
     "num_envs": 2,
     "num_steps": 4,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from shoal.errors import ShoalError
 from shoal.runs.video import write_video
-from shoal.types import ShoalError
 
 
 def film(num: int, height: int = 40, width: int = 60) -> list[np.ndarray]:

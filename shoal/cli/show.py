@@ -1,0 +1,223 @@
+"""What a person sees in the terminal."""
+
+import ctypes
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from shoal.distributed.mesh import num_processes
+from shoal.distributed.processes import rank
+from shoal.errors import ShoalError
+from shoal.runs.session import Finished, Session
+from shoal.training.evaluate import Evaluation
+from shoal.training.loop import Report
+from shoal.training.profile import Profile
+
+LINE_SECONDS = 10.0
+"""Between progress lines where there is no terminal to draw a bar on."""
+
+
+class progress:
+    """A bar on a terminal, a line now and then elsewhere; a context manager with `update(report)`."""
+
+    def __init__(self, session: Session):
+        self.console = Console(stderr=True, highlight=False, quiet=rank() > 0)
+        config, spec = session.trainer.config, session.trainer.recipe.spec
+        self.total = config.steps_after(config.num_iterations)
+        mesh = session.trainer.mesh
+        learners, data = mesh.devices.shape
+        devices = _count(mesh.devices.size, f"{mesh.devices.flat[0].platform} device")
+        devices += f" ({learners}x{data})" * (data > 1)
+        devices += f" of {num_processes()} processes" * (num_processes() > 1)
+        self.console.print(
+            f"[bold]{spec.name}[/] on {spec.backend}, {_count(config.learners, 'learner')} x "
+            f"{_count(config.algo.num_envs, 'environment')}, {devices} -> {session.folder}",
+            soft_wrap=True,
+        )
+        if session.resumed_step is not None:
+            how = (
+                "exactly where it stopped"
+                if spec.exact_resume
+                else "with new episodes (its state cannot be saved)"
+            )
+            self.console.print(f"resuming from step {session.resumed_step:,}, {how}; --clobber starts over")
+        self.bar = Progress(
+            TextColumn("{task.fields[stage]}"),
+            BarColumn(),
+            _Steps(),
+            TextColumn("{task.fields[score]}"),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal or rank() > 0,
+        )
+        start = session.resumed_step or 0
+        self.task = self.bar.add_task(
+            "", total=self.total, completed=start, stage="compiling", score="", speed=""
+        )
+        self.last_line = time.monotonic()
+
+    def __enter__(self) -> "progress":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.bar.stop()
+
+    def update(self, report: Report) -> None:
+        """Show where training stands."""
+        score, speed = (
+            _scores(report.metrics["return_mean"]),
+            f"{_short(report.steps_per_second_compiled)} steps/s",
+        )
+        self.bar.update(self.task, completed=report.step, stage="training", score=score, speed=speed)
+        if not self.console.is_terminal and time.monotonic() - self.last_line > LINE_SECONDS:
+            self.last_line = time.monotonic()
+            self.console.print(f"step {report.step:,} of {self.total:,}  {score}  {speed}")
+
+
+class _Steps(ProgressColumn):
+    def render(self, task) -> Text:
+        return Text(f"{_short(task.completed)}/{_short(task.total or 0)} steps")
+
+
+def nothing_to_do(folder: Path, step: int) -> None:
+    """The run had already reached its end."""
+    print(f"{folder} is already trained to step {step:,}")
+    print("a larger --steps goes on, --clobber starts over")
+    _next(folder)
+
+
+def ending(finished: Finished, session: Session) -> None:
+    """How the run went, where its files are, what to type next."""
+    summary, folder = finished.summary, finished.folder
+    verb = "stopped" if finished.interrupted else "done"
+    scored = bool(np.any(np.isfinite(summary["return_mean"])))
+    print(
+        f"{verb} after {summary['steps']:,} steps per learner in {summary['seconds']:.1f} s: "
+        f"{_scores(np.asarray(summary['return_mean']))}{' over the last 100 episodes' * scored}, "
+        f"{_short(summary['steps_per_second_compiled'])} steps/s "
+        f"({_short(summary['steps_per_second'])} with compiling)"
+    )
+    if session.profile:
+        profiled(session.profile)
+    if finished.interrupted:
+        print("saved; the same command goes on from here")
+    print(f"files in {folder}")
+    _next(folder)
+
+
+def profiled(profile: Profile) -> None:
+    """Where the time of an iteration went."""
+    seconds = profile.table()
+    total = sum(seconds.values())
+    table = Table("seconds per iteration", "", "", box=None)
+    for part, spent in seconds.items():
+        table.add_row(part, f"{spent:.6f}", f"{100 * spent / total:.0f} %")
+    table.add_row("all", f"{total:.6f}", "")
+    Console().print(table)
+
+
+@contextmanager
+def chatter_aside() -> Iterator[None]:
+    """What environments print, PyBullet's C++ for one, goes to stderr: stdout is kept for the answer."""
+    sys.stdout.flush()
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if os.name == "posix":
+            ctypes.CDLL(None).fflush(None)  # C has a buffer of its own
+        os.dup2(answers, 1)
+        os.close(answers)
+
+
+def evaluations(rows: Sequence[Evaluation]) -> None:
+    """A table of evaluations."""
+    table = Table("learner", "episodes", "return", "std", "min", "max", "length", "world", box=None)
+    for row in rows:
+        numbers = (row.return_mean, row.return_std, row.return_min, row.return_max, row.length_mean)
+        table.add_row(str(row.learner), str(row.episodes), *(f"{x:.2f}" for x in numbers), row.world)
+    console = Console()
+    console.print(table)
+    if rows[0].agents:
+        console.print(_by_agent(rows))
+    if any(row.world == "seen" for row in rows):
+        console.print("own: its own world; seen: all learners' worlds; unseen: a new world every episode")
+
+
+def _by_agent(rows: Sequence[Evaluation]) -> Table:
+    """The returns of agents and teams, and how often each team wins, a line for each."""
+    table = Table("", *(str(row.learner) for row in rows), box=None)
+    for name in rows[0].agents or {}:
+        title = name.removeprefix("return_").replace("_", " ")
+        table.add_row(title, *(f"{(row.agents or {})[name]:.2f}" for row in rows))
+    return table
+
+
+def window(frames: Sequence[np.ndarray], fps: int) -> None:
+    """Show pictures in a window, until it is closed or they end."""
+    try:
+        import pygame
+    except ImportError as error:
+        raise ShoalError("a window needs pygame: pip install pygame-ce") from error
+    height, width = frames[0].shape[:2]
+    try:
+        screen = pygame.display.set_mode((width, height))
+    except pygame.error as error:
+        raise ShoalError(f"cannot open a window here ({error}); use --gif or --mp4") from error
+    clock = pygame.time.Clock()
+    for frame in frames:
+        if any(event.type == pygame.QUIT for event in pygame.event.get()):
+            break
+        screen.blit(pygame.surfarray.make_surface(frame.swapaxes(0, 1)), (0, 0))
+        pygame.display.flip()
+        clock.tick(fps)
+    pygame.quit()
+
+
+def _next(folder: Path) -> None:
+    # After `make demo` it is not on the path; and a process of several is not called by that name.
+    name = "shoal" if shutil.which("shoal") or sys.argv[0].endswith(".py") else sys.argv[0]
+    print(f"next: {name} eval {folder}    {name} play {folder} --gif out.gif    {name} plot {folder}")
+
+
+def _scores(returns: np.ndarray) -> str:
+    known = returns[np.isfinite(returns.astype(float))]
+    if not len(known):
+        return "no episode finished yet"
+    if len(returns) == 1:
+        return f"return {score(known[0])}"
+    return f"return {score(known.mean())} (best {score(known.max())}, worst {score(known.min())})"
+
+
+def score(number: float) -> str:
+    """A return as people read it: small ones with another digit.
+
+    >>> score(0.956), score(-148.04)
+    ('0.96', '-148.0')
+    """
+    return f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number > 1)}"
+
+
+def _short(number: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"

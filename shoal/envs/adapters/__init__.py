@@ -1,0 +1,1 @@
+"""Environments of other libraries, brought to Shoal's contract."""

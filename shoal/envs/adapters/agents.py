@@ -1,0 +1,98 @@
+"""The spaces of several agents as one: observations and actions filled up to the largest agent's."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium.spaces as gs
+import numpy as np
+
+from shoal.envs.spaces import Convert, action_door, observation_door
+from shoal.errors import ShoalError
+from shoal.types import ActionSpace, Box, Discrete
+
+
+class AgentDoors(NamedTuple):
+    """What stands between the arrays of A agents and ours."""
+
+    observation: Box
+    action: ActionSpace
+    observe: Callable[[Sequence[Any]], np.ndarray]
+    """Raw observations, a batch (N, ...) for each agent, as (N, A, ...)."""
+    act: Callable[[np.ndarray], list[tuple]]
+    """Our actions (N, A, ...) as those of the agents, row by row."""
+    choices: np.ndarray
+    """Which of the n choices each agent has (A, n); n is 0 where actions are no choices."""
+
+    @property
+    def unequal(self) -> bool:
+        """Whether some agents have fewer choices than others."""
+        return not self.choices.all()
+
+
+def agent_doors(observations: Sequence[gs.Space], actions: Sequence[gs.Space], name: str) -> AgentDoors:
+    """The doors of agents that see and do these things; `name` is for errors."""
+    observation, observe = _observations([_box(space, name) for space in observations], name)
+    action, act, choices = _actions([action_door(space, name) for space in actions], name)
+    return AgentDoors(observation, action, observe, act, choices)
+
+
+def num_agents(observation: gs.Space, action: gs.Space) -> int | None:
+    """How many agents a Gymnasium environment is for, if it has a tuple with a space for each of them."""
+    if not (isinstance(observation, gs.Tuple) and isinstance(action, gs.Tuple)):
+        return None
+    return len(action) if len(action) == len(observation) else None
+
+
+def _box(space: gs.Space, name: str) -> tuple[Box, Convert]:
+    """One agent's observation as one box: the parts of a dictionary end to end."""
+    boxes, convert = observation_door(space, name)
+    if isinstance(boxes, Box):
+        return boxes, convert
+    size = sum(int(np.prod(box.shape)) for box in boxes.values())
+    return Box((size,)), lambda raw: np.concatenate([_flat(part) for part in convert(raw).values()], axis=1)
+
+
+def _flat(batch: np.ndarray) -> np.ndarray:
+    return batch.reshape(len(batch), -1).astype(np.float32)
+
+
+def _observations(doors: list[tuple[Box, Convert]], name: str) -> tuple[Box, Callable]:
+    boxes, converts = zip(*doors, strict=True)
+    if len({(box.shape, box.dtype) for box in boxes}) == 1:
+        return boxes[0], lambda raw: _stack([each(part) for each, part in zip(converts, raw, strict=True)])
+    if any(len(box.shape) > 2 for box in boxes):
+        raise ShoalError(f"{name}: its agents see images of different shapes; make them the same")
+    size = max(int(np.prod(box.shape)) for box in boxes)
+
+    def observe(raw: Sequence[Any]) -> np.ndarray:
+        parts = [_flat(each(part)) for each, part in zip(converts, raw, strict=True)]
+        return _stack([np.pad(part, ((0, 0), (0, size - part.shape[1]))) for part in parts])
+
+    return Box((size,)), observe
+
+
+def _stack(parts: list[np.ndarray]) -> np.ndarray:
+    """(N, ...) of each agent -> (N, A, ...)."""
+    return np.stack(parts, axis=1)
+
+
+def _actions(
+    doors: list[tuple[ActionSpace, Convert]], name: str
+) -> tuple[ActionSpace, Callable[[np.ndarray], list[tuple]], np.ndarray]:
+    spaces, converts = zip(*doors, strict=True)
+
+    def act(actions: np.ndarray) -> list[tuple]:
+        return list(zip(*(each(actions[:, i]) for i, each in enumerate(converts)), strict=True))
+
+    if all(isinstance(space, Discrete) for space in spaces):
+        nums = np.array([space.num for space in spaces])
+        choices = np.arange(nums.max())[None] < nums[:, None]
+        return Discrete(int(nums.max())), lambda actions: act(np.minimum(actions, nums - 1)), choices
+    no_choices = np.ones((len(spaces), 0), bool)
+    if all(isinstance(space, Box) and space.shape == spaces[0].shape for space in spaces):
+        low = np.min([space.low for space in spaces], axis=0)
+        high = np.max([space.high for space in spaces], axis=0)
+        return Box(spaces[0].shape, low, high), act, no_choices
+    if all(space == spaces[0] for space in spaces):
+        return spaces[0], act, no_choices
+    raise ShoalError(f"{name}: its agents act in different kinds of spaces: {spaces[0]} and others")

@@ -1,0 +1,347 @@
+"""EnvPool: environments in C++, stepped inside compiled code.
+
+A pool's address is compiled into its functions, so every device has a pool of its own and a `lax.switch`
+on the device's index picks it. The state carries the pool's handle (which puts the steps in order) and
+which episodes have just ended (which says whether the next step is a reset).
+"""
+
+import ctypes
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.experimental import io_callback
+
+from shoal.distributed.mesh import num_cores
+from shoal.errors import ShoalError
+from shoal.ops.masks import ACTION_MASK
+from shoal.types import Box, Discrete, Env, EnvRecipe, EnvSpec, TimeStep, Tree
+
+_ENDLESS = 2**31 - 1
+"""How EnvPool writes that an episode has no time limit."""
+
+_LEGAL = "legal_action_mask"
+"""What EnvPool's Pgx calls the mask that it tells beside the observation."""
+
+_OURS = {
+    "num_envs",
+    "batch_size",
+    "seed",
+    "env_seed",
+    "max_num_players",
+    "gym_reset_return_info",
+    "base_path",
+    "render_mode",
+}
+"""Settings of a pool that are not the user's to choose."""
+
+_LIGHT = ("envpool.classic_control", "envpool.toy_text", "envpool.minigrid")
+"""Families whose step costs less than waking a second thread.
+
+On 2 cores, environment steps per second with 1 thread and with 2: CartPole, 4 rows 126k and 96k, 64 rows 884k
+and 706k; HalfCheetah, 4 rows 20k and 31k, 16 rows 27k and 37k; BipedalWalker, 8 rows 16k and 20k; Breakout,
+8 rows 2.5k and 4.7k. On 2 devices of one core each, a second thread gains nothing anywhere.
+"""
+
+
+class UnknownOptions(ShoalError):
+    """An implementation of an environment does not have the options it was asked for."""
+
+
+class PoolState(NamedTuple):
+    """What one device carries from step to step; globally the handle's first axis is the devices'."""
+
+    handle: Array  # (1, K) uint8
+    over: Array  # (N,) bool: the last step ended an episode, so the next one is a reset
+
+
+class Doors(NamedTuple):
+    """What stands between a pool's arrays and ours."""
+
+    spec: EnvSpec
+    family: str
+    observe: Callable[[Tree], Tree]
+    act: Callable[[Array], Array]
+    scored: bool
+    """Whether the pool also tells the unclipped reward and the true end of the game (Atari)."""
+    restarts: bool
+    """Whether a reset begins a new episode at any time; under `episodic_life` the game goes on."""
+    masked: bool
+    """Whether the pool tells what is allowed beside its observations (Pgx)."""
+
+
+def envpool_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
+    """An environment of EnvPool's, `options` being EnvPool's own (`episodic_life`, `frame_skip`...).
+
+    Images are channels-last here, (H, W, C), whatever the pool's layout.
+    """
+    doors = _doors(name, options)
+
+    def build(seeds: np.ndarray, rendering: bool) -> Env:
+        if rendering and doors.family.startswith("envpool.mujoco"):
+            _load_opengl(name)
+        pools = [_pool(doors, options, row, len(seeds), rendering) for row in seeds]
+        return _env(doors, pools, seeds.shape[1])
+
+    return EnvRecipe(doors.spec, build)
+
+
+def device_index(num_devices: int) -> Array | int:
+    """Which of this process's devices is running, inside the mesh (`learners`, `data`); 0 where there is one.
+
+    The mesh lists the devices process by process, the same number for each.
+    """
+    if num_devices == 1:
+        return 0
+    return lax.rem(lax.axis_index(("learners", "data")), num_devices)
+
+
+def import_envpool() -> ModuleType:
+    """EnvPool, imported when it is first asked for."""
+    try:
+        import envpool
+    except ModuleNotFoundError as error:
+        raise ShoalError("EnvPool is not installed: pip install envpool") from error
+    except ImportError as error:
+        raise ShoalError(f"EnvPool does not start here: {error}") from error
+    return envpool
+
+
+def option_names(name: str) -> set[str]:
+    """The options EnvPool lets one choose for an environment; none where it is not EnvPool's."""
+    identifier = name.removeprefix("envpool:")
+    try:
+        known = import_envpool().list_all_envs()
+    except ShoalError:
+        return set()
+    return set(_described(identifier, {}).config._fields) - _OURS if identifier in known else set()
+
+
+def _doors(name: str, options: dict[str, Any]) -> Doors:
+    from shoal.envs import spaces
+
+    reserved = sorted(_OURS & options.keys())
+    if reserved:
+        raise ShoalError(f"{name}: the option {reserved[0]!r} is decided by the cohort and cannot be set")
+    pool_spec = _described(name, options)
+    players, limit = pool_spec.config.max_num_players, pool_spec.config.max_episode_steps
+    if players > 1:
+        raise ShoalError(f"{name} is for {players} players; EnvPool's environments for one are supported")
+    masked = f"info:{_LEGAL}" in pool_spec.state_array_spec
+    with _quiet_boxes():
+        seen = pool_spec.observation_space
+        seen = spaces.beside_mask(seen, pool_spec.action_space) if masked else seen
+        observation, observe, action, act = spaces.doors(seen, pool_spec.action_space, name)
+    agents = None
+    if isinstance(observation, dict) and {"agents_view", "action_mask"} <= observation.keys():
+        agents, observation, action = _team(observation)
+        observe, act = _observe_team, lambda action: action
+    dtype, shape = pool_spec._action_spec[-1][:2]
+    row_shape = tuple(size for size in shape if size != -1)
+    return Doors(
+        spec=EnvSpec(
+            name=name,
+            backend="envpool",
+            observation=observation,
+            action=action,
+            max_episode_steps=None if limit >= _ENDLESS else limit,
+            agents=agents,
+            exact_resume=False,
+        ),
+        family=import_envpool().registration.registry.specs[name][0],
+        observe=observe,
+        act=lambda action: act(action).astype(dtype).reshape(len(action), *row_shape),
+        scored={"info:reward", "info:terminated"} <= set(pool_spec.state_array_spec),
+        restarts=not pool_spec.config._asdict().get("episodic_life", False),
+        masked=masked,
+    )
+
+
+def _team(boxes: dict[str, Box]) -> tuple[int, dict[str, Box], Discrete]:
+    """How many agents Jumanji's warehouse or forest is for, and the spaces of one of them."""
+    agents, num_choices = boxes["action_mask"].shape
+    view = Box(boxes["agents_view"].shape[1:])
+    return agents, {"obs": view, "action_mask": Box((num_choices,), 0.0, 1.0)}, Discrete(num_choices)
+
+
+def _observe_team(raw: dict[str, Array]) -> dict[str, Array]:
+    parts = {"obs": raw["agents_view"], "action_mask": raw["action_mask"]}
+    return {name: part.astype(jnp.float32) for name, part in parts.items()}
+
+
+def _described(name: str, options: dict[str, Any]) -> Any:
+    """EnvPool's own specification, its troubles told in one line."""
+    try:
+        return import_envpool().make_spec(name, **options)
+    except ImportError as error:
+        if "Qt" in str(error):
+            raise ShoalError(f"{name} needs Qt 5: apt-get install libqt5gui5") from error
+        raise ShoalError(f"{name}: EnvPool cannot load it: {_first_line(error)}") from error
+    except TypeError as error:
+        others = ", ".join(sorted(options.keys() - (known := option_names(name))))
+        if not others:
+            raise ShoalError(f"{name}: {_mistyped(name, options)}") from error
+        takes = ", ".join(sorted(known))
+        raise UnknownOptions(f"envpool:{name} does not take {others}; it takes {takes}") from error
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise ShoalError(f"{name}: EnvPool refused it: {_first_line(error)}") from error
+
+
+def _mistyped(name: str, options: dict[str, Any]) -> str:
+    """Which option's value is not of the kind its default is; a whole number will do for any number."""
+    defaults = import_envpool().make_spec(name).config._asdict()
+    for key, value in options.items():
+        kind = type(defaults[key])
+        if not isinstance(value, (int, float) if kind is float else kind):
+            return f"the option {key} is of type {kind.__name__}, not {value!r}"
+    return f"an option has a value of the wrong type, in {options}"
+
+
+def _pool(doors: Doors, options: dict[str, Any], seeds: np.ndarray, num_devices: int, rendering: bool) -> Any:
+    settings = {"num_threads": _num_threads(len(seeds), num_devices, doors.family)} | options
+    if rendering:
+        settings["render_mode"] = "rgb_array"
+    pool = import_envpool().make_gymnasium(
+        doors.spec.name,
+        num_envs=len(seeds),
+        env_seed=[int(seed) & 0x7FFFFFFF for seed in seeds],  # EnvPool's seeds are signed
+        **settings,
+    )
+    with _quiet_boxes():
+        _ = pool.observation_space  # made once, and looked at whenever the pool answers
+    return pool
+
+
+@contextmanager
+def _quiet_boxes() -> Iterator[None]:
+    """EnvPool gives float32 boxes float64 bounds, of which `gymnasium.spaces.Box` warns each time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*precision lowered by casting", category=UserWarning)
+        yield
+
+
+def _num_threads(num_rows: int, num_devices: int, family: str) -> int:
+    """As many threads as this device has cores to itself, one where a step is too light to share."""
+    if family.startswith(_LIGHT):
+        return 1
+    return max(1, min(num_rows, num_cores() // num_devices))
+
+
+def _env(doors: Doors, pools: list[Any], num_rows: int) -> Env:
+    with jax.enable_x64(True):  # MuJoCo's pools speak float64, which exists only at this door
+        functions = [pool.xla() for pool in pools]
+    handles = [np.asarray(handle) for handle, *_ in functions]
+    receive = _on_this_device([_receive(doors, recv) for _, recv, _, _ in functions])
+    exchange = _on_this_device([_exchange(doors, step) for _, _, _, step in functions])
+
+    def host_reset(index, *handle):
+        pools[int(index)].async_reset()
+        return handles[int(index)]
+
+    def begin(*handle):
+        """New episodes, their starts drawn by the pool; a handle puts them after the steps before."""
+        shape = jax.ShapeDtypeStruct(handles[0].shape, np.uint8)
+        fresh = io_callback(host_reset, shape, device_index(len(pools)), *handle)
+        fresh, time_step = receive(fresh, jnp.ones(num_rows, bool))
+        return PoolState(fresh[None], jnp.zeros(num_rows, bool)), time_step
+
+    reset = lambda keys, params: begin()  # every row's seed is the pool's
+    restart = lambda keys, state: begin(state.handle)
+
+    def step(state, action, chance):
+        del chance
+        handle, time_step = exchange(state.handle[0], state.over, action)
+        return PoolState(handle[None], time_step.terminated | time_step.truncated), time_step
+
+    def render(state, row):
+        jax.block_until_ready(state)
+        return _draw(pools[row // num_rows], row % num_rows, doors.spec.name)
+
+    chance = lambda keys, state, num_steps: ()
+    return Env(doors.spec, reset, chance, step, render, restart if doors.restarts else None)
+
+
+def _on_this_device(branches: list[Callable]) -> Callable:
+    if len(branches) == 1:
+        return branches[0]
+    return lambda *args: lax.switch(device_index(len(branches)), branches, *args)
+
+
+def _receive(doors: Doors, recv: Callable) -> Callable:
+    def receive(handle, over):
+        with jax.enable_x64(True):
+            handle, raw = recv(handle)
+            return handle, _time_step(doors, raw, over)
+
+    return receive
+
+
+def _exchange(doors: Doors, step: Callable) -> Callable:
+    def exchange(handle, over, action):
+        with jax.enable_x64(True):
+            handle, raw = step(handle, doors.act(action))
+            return handle, _time_step(doors, raw, over)
+
+    return exchange
+
+
+def _time_step(doors: Doors, raw: tuple, over: Array) -> TimeStep:
+    """The pool's answer; where `over`, it is the first observation of a new episode."""
+    obs, reward, terminated, truncated, info = raw
+    obs = {"obs": obs, ACTION_MASK: info[_LEGAL]} if doors.masked else obs
+    valid = ~over
+    ended = terminated | truncated
+    nothing = jnp.zeros(reward.shape, jnp.float32)
+    score = {}
+    if doors.scored:
+        # Under `episodic_life` a lost life ends the learner's episode, but not the game that is scored; and
+        # where the game ends on its last permitted frame, the pool says only that it was truncated.
+        game_over = info["terminated"] > 0
+        terminated = ended & (terminated | game_over)
+        score = {
+            "raw_reward": jnp.where(valid, info["reward"].astype(jnp.float32), nothing),
+            "episode_over": ended & (truncated | game_over) & valid,
+        }
+    reward = jnp.where(valid, reward.astype(jnp.float32), nothing)
+    if agents := doors.spec.agents:
+        reward = jnp.repeat(reward[:, None] / agents, agents, axis=1)  # the team's, in equal shares
+    return TimeStep(
+        obs=doors.observe(obs),
+        reward=reward,
+        terminated=terminated & valid,
+        truncated=truncated & valid,
+        valid=valid,
+        info=score,
+    )
+
+
+def _load_opengl(name: str) -> None:
+    """Let MuJoCo find OpenGL: it looks only among the process's global symbols, and exits without it.
+
+    It must be the very library EnvPool draws with, which its wheels bring along.
+    """
+    bundled = Path(str(import_envpool().__file__)).parent.with_name("envpool.libs").glob("libEGL-*")
+    try:
+        ctypes.CDLL(str(next(bundled, "libEGL.so.1")), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise ShoalError(f"{name}: drawing MuJoCo needs EGL: apt-get install libegl1") from error
+
+
+def _draw(pool: Any, row: int, name: str) -> np.ndarray:
+    try:
+        frames = pool.render(env_ids=row)
+    except RuntimeError as error:
+        remedy = "apt-get install libegl1" if "EGL" in str(error) else f"gym:{name} may be drawn"
+        raise ShoalError(f"{name}: EnvPool cannot draw it: {_first_line(error)}; {remedy}") from error
+    return np.asarray(frames[0], np.uint8)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

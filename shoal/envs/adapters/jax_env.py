@@ -1,0 +1,182 @@
+"""From one row to N: turns a `JaxEnv` into a batched environment with time limit and automatic reset."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shoal.envs.spaces import axis_of
+from shoal.errors import ShoalError
+from shoal.types import (
+    ActionSpace,
+    Augmentation,
+    Box,
+    Discrete,
+    Env,
+    EnvRecipe,
+    JaxEnv,
+    MultiDiscrete,
+    ObservationSpace,
+    TimeStep,
+    Tree,
+)
+
+NO_LIMIT = np.iinfo(np.int32).max
+
+
+class Rows(NamedTuple):
+    """The state of N environments."""
+
+    state: Tree  # (N, ...) the environment's own
+    params: Tree  # (N,) per leaf
+    steps: Array  # (N,) int32: steps taken in this episode
+    over: Array  # (N,) bool: the episode has ended, the next step is the reset
+
+
+class Chance(NamedTuple):
+    """The randomness of T steps of N environments."""
+
+    fresh: Tree  # (T, N, ...) the state to start from, should this step be a reset
+    key: Array  # (T, N) for `env.step`; dropped by the compiler where it is not read
+
+
+def from_jax(env: JaxEnv) -> EnvRecipe:
+    """The batched environment of a one-row environment; keys come with `reset`, so seeds are not used.
+
+    The first time step, from `reset`, is like that of any reset: reward 0 and `valid` False, because no
+    action led to it and nobody learns from it.
+
+    >>> from shoal.envs.probes import counter
+    >>> env = from_jax(counter(limit=2)).build(np.zeros((1, 3), np.uint32), False)
+    >>> keys = jax.random.split(jax.random.key(0), 3)
+    >>> state, first = env.reset(keys, ())
+    >>> chance = env.draw(keys, state, 2)  # two steps of three rows
+    >>> for t in range(2):
+    ...     state, now = env.step(state, jnp.zeros(3, int), jax.tree.map(lambda x: x[t], chance))
+    >>> now.obs.tolist(), now.truncated.tolist()
+    ([[2.0], [2.0], [2.0]], [True, True, True])
+    """
+
+    spec = env.spec if env.augment is None else replace(env.spec, augment=_augmentation(env, env.augment))
+
+    def build(seeds: np.ndarray, rendering: bool) -> Env:
+        _check(env)
+        again = lambda keys, rows: reset(keys, rows.params)
+        return Env(spec, reset=reset, draw=draw, step=jax.vmap(step), render=render, restart=again)
+
+    def reset(keys: Array, params: Tree) -> tuple[Rows, TimeStep]:
+        params = jax.tree.map(_strong, params)
+        return jax.vmap(first)(jax.vmap(env.reset)(keys, params), params)
+
+    def first(state: Tree, params: Tree) -> tuple[Rows, TimeStep]:
+        rows = Rows(jax.tree.map(_strong, state), params, steps=jnp.int32(0), over=jnp.bool_(False))
+        no, reward = jnp.bool_(False), jnp.zeros(axis_of(env.spec.agents))
+        return rows, _time_step(observe(rows), reward, terminated=no, truncated=no, valid=no)
+
+    def draw(keys: Array, rows: Rows, num_steps: int) -> Chance:
+        return jax.vmap(lambda key, params: draw_row(key, params, num_steps), out_axes=1)(keys, rows.params)
+
+    def draw_row(key: Array, params: Tree, num_steps: int) -> Chance:
+        key_reset, key_step = jax.random.split(key)
+        # Two resets never follow each other, so two steps share a fresh state and only one can use it.
+        apart = min(env.spec.shortest, env.spec.max_episode_steps or NO_LIMIT) + 1
+        keys = jax.random.split(key_reset, -(-num_steps // apart))
+        fresh = jax.vmap(env.reset, in_axes=(0, None))(keys, params)
+        fresh = jax.tree.map(lambda x: jnp.repeat(x, apart, axis=0)[:num_steps], fresh)
+        return Chance(fresh, jax.random.split(key_step, num_steps))
+
+    def step(row: Rows, action: Tree, chance: Chance) -> tuple[Rows, TimeStep]:
+        action = _clip(action, env.spec.action)
+        state, reward, terminated = env.step(chance.key, row.state, action, row.params)
+        state = jax.tree.map(lambda new, old: _strong(jnp.where(row.over, new, old)), chance.fresh, state)
+        steps = jnp.where(row.over, 0, row.steps + 1)
+        reward = jnp.where(row.over, 0, jnp.asarray(reward, jnp.float32))
+        terminated = ~row.over & terminated
+        truncated = ~terminated & (steps >= (env.spec.max_episode_steps or NO_LIMIT))
+        rows = Rows(state, row.params, steps, over=terminated | truncated)
+        return rows, _time_step(observe(rows), reward, terminated, truncated, valid=~row.over)
+
+    def observe(row: Rows) -> Tree:
+        return jax.tree.map(_strong, env.observe(row.state, row.params))
+
+    def render(rows: Rows, row: int) -> np.ndarray:
+        if env.render is None:
+            raise ShoalError(f"{env.spec.name} has no picture: its `render` is None.")
+        state, params = jax.tree.map(lambda x: x[row], (rows.state, rows.params))
+        return env.render(state, params)
+
+    return EnvRecipe(spec, build)
+
+
+def _augmentation(env: JaxEnv, augment: Callable[[Tree], Tree]) -> Augmentation:
+    """What `augment` makes of one observation, for a batch of them; refused if it is not more of the same."""
+    boxes = _boxes(env.spec.observation)
+    found = jax.eval_shape(augment, boxes)
+    copies = min((x.shape[0] for x in jax.tree.leaves(found) if x.shape), default=0)
+    expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct((copies, *x.shape), x.dtype), boxes)
+    _require_alike(f"{env.spec.name}: `augment` must return rows like observations", expected, found)
+    return Augmentation(copies, jax.vmap(augment))
+
+
+def _boxes(observation: ObservationSpace) -> Tree:
+    return jax.tree.map(lambda box: jax.ShapeDtypeStruct(box.shape, box.dtype), observation)
+
+
+def _time_step(obs: Tree, reward: Array, terminated: Array, truncated: Array, valid: Array) -> TimeStep:
+    return TimeStep(obs, reward, terminated, truncated, valid, info={})
+
+
+def _strong(x: Array) -> Array:
+    """x with a dtype of its own: a weak one would change along the loop and compile twice."""
+    return jnp.asarray(x, jnp.result_type(x))
+
+
+def _clip(action: Tree, space: ActionSpace) -> Tree:
+    """Real actions inside their box, others as they are."""
+    if not isinstance(space, Box):
+        return action
+    return jnp.clip(action, jnp.asarray(space.low, space.dtype), jnp.asarray(space.high, space.dtype))
+
+
+def _example(space: ActionSpace) -> Array:
+    """An action of the right shape."""
+    match space:
+        case Box():
+            return jnp.zeros(space.shape, space.dtype)
+        case Discrete():
+            return jnp.int32(0)
+        case MultiDiscrete():
+            return jnp.zeros(len(space.nums), jnp.int32)
+        case _:
+            return jnp.zeros(space.num, jnp.int32)
+
+
+def _check(env: JaxEnv) -> None:
+    """Refuse an environment whose functions do not fit each other, without running it."""
+    key, axis = jax.random.key(0), axis_of(env.spec.agents)
+    action = jnp.broadcast_to(example := _example(env.spec.action), (*axis, *example.shape))
+    params = jax.tree.map(jnp.asarray, env.spec.params)
+    state = jax.eval_shape(env.reset, key, params)
+    stepped, reward, terminated = jax.eval_shape(env.step, key, state, action, params)
+    obs = jax.eval_shape(env.observe, state, params)
+    shaped = lambda box: jax.ShapeDtypeStruct((*axis, *box.shape), box.dtype)
+    boxes = jax.tree.map(shaped, env.spec.observation)
+    _require_alike(f"{env.spec.name}: `step` must return a state like that of `reset`", state, stepped)
+    _require_alike(f"{env.spec.name}: `observe` must return what `spec.observation` says", boxes, obs)
+    if (reward.shape, terminated.shape) != (axis, ()):
+        raise ShoalError(
+            f"{env.spec.name}: `step` must return rewards of shape {axis} and one `terminated`, "
+            f"not {reward.shape} and {terminated.shape}."
+        )
+
+
+def _require_alike(demand: str, expected: Tree, found: Tree) -> None:
+    expected, found = (
+        jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree) for tree in (expected, found)
+    )
+    if jax.tree.structure(expected) != jax.tree.structure(found) or expected != found:
+        raise ShoalError(f"{demand}: {expected}, not {found}.")

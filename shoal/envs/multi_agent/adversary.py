@@ -1,0 +1,78 @@
+"""simple_adversary: two good agents go to the goal, one of two landmarks, and should not show which it is.
+
+The adversary (agent 0, team 0) wants to be there too, and is not told which landmark it is; the good agents
+are team 1. Nothing collides.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shoal.envs.multi_agent.drawing import BLUE, GREEN, GREY, RED
+from shoal.envs.multi_agent.particles import (
+    Particles,
+    World,
+    draw_discs,
+    environments,
+    move,
+    norm,
+    push,
+    scatter,
+    seen,
+    seen_others,
+)
+
+
+class AdversaryParams(NamedTuple):
+    """Physical parameters."""
+
+    time_step: float = 0.1
+    damping: float = 0.25
+    acceleration: float = 5.0
+    landmark_range: float = 1.0
+
+
+def reset(key: Array, params: AdversaryParams) -> Particles:
+    """Either landmark may be the goal."""
+    key_places, key_goal = jax.random.split(key)
+    state = scatter(key_places, 3, 2, params.landmark_range)
+    return state._replace(goal=state.landmarks[jax.random.randint(key_goal, (1,), 0, 2)])
+
+
+def step(
+    key: Array, state: Particles, action: Array, params: AdversaryParams
+) -> tuple[Particles, Array, Array]:
+    """With d_i = |x_i - goal|: r_0 = -d_0, and for the good agents r = d_0 - min(d_1, d_2)."""
+    state = move(state, params.acceleration * push(action), jnp.inf, params)
+    far = norm(state.position - state.goal)  # (3,)
+    good = far[0] - jnp.minimum(far[1], far[2])
+    return state, jnp.stack([-far[0], good, good]), jnp.bool_(False)
+
+
+def observe(state: Particles, params: AdversaryParams) -> Array:
+    """[goal, landmarks, others] for the good; [landmarks, others, 0, 0] for the adversary."""
+    position = state.position
+    common = jnp.concatenate([seen(position, state.landmarks), seen_others(position)], axis=1)
+    adversary = jnp.concatenate([common[:1], jnp.zeros((1, 2))], axis=1)
+    good = jnp.concatenate([state.goal - position[1:], common[1:]], axis=1)
+    return jnp.concatenate([adversary, good])  # (3, 10)
+
+
+def render(state: Particles, params: AdversaryParams) -> np.ndarray:
+    """A red adversary and blue agents; the goal is green."""
+    is_goal = np.all(np.asarray(state.landmarks) == np.asarray(state.goal), axis=1)
+    places = np.concatenate([state.position, state.landmarks])
+    colours = [RED, BLUE, BLUE] + [GREEN if goal else GREY for goal in is_goal]
+    return draw_discs(places, [0.15] * 3 + [0.08] * 2, colours)
+
+
+SPREAD = {"damping": (0.2, 0.05, 0.75), "acceleration": (2.0, 1.0, 10.0)}
+"""How drawn worlds differ: more or less slippery, weaker or stronger agents."""
+
+SIMPLE_ADVERSARY = environments(
+    "simple_adversary_v3",
+    World(reset, step, observe, render, 10, AdversaryParams(), SPREAD, agents=3, teams=(0, 1, 1)),
+)

@@ -1,0 +1,159 @@
+"""Particle worlds: discs that push themselves about a plane. Their common physics, views and pictures.
+
+The rules are those of the package `mpe2` 1.1 with its defaults, after Lowe et al., "Multi-Agent Actor-Critic
+for Mixed Cooperative-Competitive Environments", 2017. The worlds are in `spread`, `adversary` and `tag`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shoal.envs.multi_agent.drawing import WHITE, Colour, Mark, draw
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv
+
+EPISODE = 25
+"""Steps of an episode; nothing ends one earlier."""
+
+_WIDTH = 350
+"""Pixels of a picture's side."""
+
+PUSHES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float32)
+"""The five actions: nothing, left, right, down, up."""
+
+
+class Particles(NamedTuple):
+    """Where everything is."""
+
+    position: Array  # (A, 2)
+    velocity: Array  # (A, 2)
+    landmarks: Array  # (M, 2)
+    goal: Any = ()  # (1, 2) the place of the landmark that counts, where one does
+
+
+class World(NamedTuple):
+    """What tells one particle world from another: its functions, and the size of an agent's observation."""
+
+    reset: Callable[[Array, Any], Particles]
+    step: Callable[[Array, Particles, Array, Any], tuple[Particles, Array, Array]]
+    observe: Callable[[Particles, Any], Array]
+    render: Callable[[Particles, Any], np.ndarray]
+    observation: int
+    params: Any
+    spread: dict[str, tuple[float, float, float]]
+    agents: int
+    teams: tuple[int, ...] = ()
+
+
+def environments(name: str, world: World) -> tuple[JaxEnv, JaxEnv]:
+    """The world with five actions, and with pushes of any strength, `..._continuous_v3`."""
+    stem, version = name.rsplit("_", 1)
+    actions = {name: Discrete(5), f"{stem}_continuous_{version}": Box((5,), 0.0, 1.0)}
+    first, second = (_environment(each, world, action) for each, action in actions.items())
+    return first, second
+
+
+def _environment(name: str, world: World, action: Discrete | Box) -> JaxEnv:
+    spec = EnvSpec(
+        name=name,
+        backend="jax",
+        observation=Box((world.observation,)),
+        action=action,
+        max_episode_steps=EPISODE,
+        params=world.params,
+        spread=world.spread,
+        agents=world.agents,
+        teams=world.teams,
+        shortest=EPISODE,
+    )
+    return JaxEnv(spec, world.reset, world.step, world.observe, world.render)
+
+
+def scatter(key: Array, num_agents: int, num_landmarks: int, landmark_range: float) -> Particles:
+    """Agents at rest, uniform in [-1, 1]^2; landmarks in a square of their own."""
+    key_agents, key_landmarks = jax.random.split(key)
+    position = jax.random.uniform(key_agents, (num_agents, 2), minval=-1.0)
+    landmarks = landmark_range * jax.random.uniform(key_landmarks, (num_landmarks, 2), minval=-1.0)
+    return Particles(position, jnp.zeros((num_agents, 2)), landmarks)
+
+
+def push(action: Array) -> Array:
+    """Where to, of choices (A,), or of five strengths (A, 5): right less left, up less down.
+
+    >>> push(jnp.array([1, 4])).tolist()
+    [[-1.0, 0.0], [0.0, 1.0]]
+    >>> push(jnp.array([[0.5, 0.25, 1.0, 0.0, 0.5]])).tolist()
+    [[0.75, 0.5]]
+    """
+    if action.ndim == 1:
+        return jnp.asarray(PUSHES)[action]
+    return jnp.stack([action[:, 2] - action[:, 1], action[:, 4] - action[:, 3]], axis=1)
+
+
+def contact(position: Array, bodies: Array, sizes: Array, params: Any) -> Array:
+    """Forces (A, 2) on agents from all bodies (B, 2), the agents themselves being the first A of them.
+
+    F_i = sum_j c k log(1 + exp((r_i + r_j - d_ij) / k)) (x_i - x_j) / d_ij, with c = contact_force and
+    k = contact_margin: a stiff spring where they overlap, next to nothing where they do not.
+    """
+    apart = position[:, None] - bodies[None]  # (A, B, 2)
+    distance = jnp.maximum(norm(apart), 1e-9)  # (A, B)
+    overlap = sizes[: len(position), None] + sizes[None] - distance
+    depth = params.contact_margin * jax.nn.softplus(overlap / params.contact_margin)
+    itself = np.eye(*distance.shape, dtype=bool)
+    strength = jnp.where(itself, 0.0, params.contact_force * depth / distance)
+    return jnp.sum(strength[:, :, None] * apart, axis=1)
+
+
+def move(state: Particles, force: Array, max_speed: Array | float, params: Any) -> Particles:
+    """x' = x + v dt;  v' = (1 - damping) v + F dt, shortened to `max_speed`; all weigh 1."""
+    position = state.position + params.time_step * state.velocity
+    velocity = (1 - params.damping) * state.velocity + params.time_step * force
+    excess = jnp.maximum(norm(velocity) / max_speed, 1.0)
+    return state._replace(position=position, velocity=velocity / excess[:, None])
+
+
+def norm(x: Array) -> Array:
+    """Lengths of vectors."""
+    return jnp.sqrt(jnp.sum(jnp.square(x), axis=-1))
+
+
+def distances(left: Array, right: Array) -> Array:
+    """Between every two points: (A, 2), (B, 2) -> (A, B)."""
+    return norm(left[:, None] - right[None])
+
+
+def seen(position: Array, points: Array) -> Array:
+    """All points, as each agent sees them, end to end: (A, 2), (B, 2) -> (A, 2 B)."""
+    return (points[None] - position[:, None]).reshape(len(position), -1)
+
+
+def seen_others(position: Array) -> Array:
+    """The others as each agent sees them, in their order: (A, 2) -> (A, 2 (A - 1))."""
+    others = position[_others(len(position))]  # (A, A - 1, 2)
+    return (others - position[:, None]).reshape(len(position), -1)
+
+
+def _others(num: int) -> np.ndarray:
+    """Of each agent, the numbers of the others.
+
+    >>> _others(3).tolist()
+    [[1, 2], [0, 2], [0, 1]]
+    """
+    return np.array([[j for j in range(num) if j != i] for i in range(num)])
+
+
+def draw_discs(
+    places: np.ndarray, sizes: Sequence[float] | np.ndarray, colours: Sequence[Colour]
+) -> np.ndarray:
+    """Discs of these radii, the later above the earlier; the view is [-1.3, 1.3]^2, or wider."""
+    reach = max(1.3, float(np.max(np.abs(places) + np.reshape(sizes, (-1, 1)))))
+    unit = _WIDTH / (2 * reach)
+    discs = [
+        Mark(unit * (reach - y), unit * (reach + x), "disc", colour, 2 * unit * size)
+        for (x, y), size, colour in zip(places, sizes, colours, strict=True)
+    ]
+    return draw(_WIDTH, _WIDTH, discs, cell=1, ground=WHITE)

@@ -1,0 +1,104 @@
+"""simple_spread: three agents cover three landmarks without touching each other.
+
+All are one team. In `simple_spread_v3` an agent's reward is half the team's distance to the landmarks, half
+its own collisions. In `simple_spread_shared_v3` everyone receives an equal share of the team's reward, which
+is what the first programs for this world scored: published team returns of -120 to -135 are on that scale.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shoal.envs.multi_agent.drawing import BLUE, GREY
+from shoal.envs.multi_agent.particles import (
+    Particles,
+    World,
+    contact,
+    distances,
+    draw_discs,
+    environments,
+    move,
+    push,
+    scatter,
+    seen,
+    seen_others,
+)
+
+
+class SpreadParams(NamedTuple):
+    """Physical parameters, and how the reward is divided."""
+
+    time_step: float = 0.1
+    damping: float = 0.25
+    acceleration: float = 5.0
+    contact_force: float = 100.0
+    contact_margin: float = 1e-3
+    size: float = 0.15
+    landmark_range: float = 1.0
+    local_ratio: float = 0.5  # the share of an agent's own collisions in its reward; none in the shared one
+
+
+def reset(key: Array, params: SpreadParams) -> Particles:
+    """Three agents, three landmarks."""
+    return scatter(key, 3, 3, params.landmark_range)
+
+
+def step(key: Array, state: Particles, action: Array, params: SpreadParams) -> tuple[Particles, Array, Array]:
+    """r_i = - (1 - q) sum_m min_j |x_j - l_m| - q (collisions of i), with q = local_ratio."""
+    state = advance(state, action, params)
+    far, collisions = far_and_collisions(state, params)
+    reward = -(1 - params.local_ratio) * far - params.local_ratio * collisions
+    return state, reward, jnp.bool_(False)
+
+
+def step_shared(
+    key: Array, state: Particles, action: Array, params: SpreadParams
+) -> tuple[Particles, Array, Array]:
+    """r = - 1/3 sum_i (sum_m min_j |x_j - l_m| + collisions of i + 1), the same for all.
+
+    The 1 is each agent's collision with itself, which the first programs counted
+    (github.com/openai/multiagent-particle-envs/issues/67): 75 of the team's return.
+    """
+    state = advance(state, action, params)
+    far, collisions = far_and_collisions(state, params)
+    return state, jnp.full(3, -jnp.mean(far + collisions + 1)), jnp.bool_(False)
+
+
+def advance(state: Particles, action: Array, params: SpreadParams) -> Particles:
+    """Agents bounce off each other; landmarks are marks on the floor."""
+    sizes = jnp.full(3, params.size)
+    force = params.acceleration * push(action) + contact(state.position, state.position, sizes, params)
+    return move(state, force, jnp.inf, params)
+
+
+def far_and_collisions(state: Particles, params: SpreadParams) -> tuple[Array, Array]:
+    """How far the nearest agents are from the landmarks, in sum (); how many others each touches (3,)."""
+    far = jnp.sum(jnp.min(distances(state.position, state.landmarks), axis=0))
+    touches = (distances(state.position, state.position) < 2 * params.size) & ~np.eye(3, dtype=bool)
+    return far, jnp.sum(touches, axis=1).astype(far.dtype)
+
+
+def observe(state: Particles, params: SpreadParams) -> Array:
+    """[own velocity, own place, landmarks, others, 4 zeros for what the others say: nothing]."""
+    position = state.position
+    seen_by_all = [seen(position, state.landmarks), seen_others(position), jnp.zeros((3, 4))]
+    return jnp.concatenate([state.velocity, position, *seen_by_all], axis=1)  # (3, 18)
+
+
+def render(state: Particles, params: SpreadParams) -> np.ndarray:
+    """Blue agents, and grey landmarks on top of them."""
+    places = np.concatenate([state.position, state.landmarks])
+    return draw_discs(places, [float(params.size)] * 3 + [0.05] * 3, [BLUE] * 3 + [GREY] * 3)
+
+
+SPREAD = {"damping": (0.2, 0.05, 0.75), "acceleration": (2.0, 1.0, 10.0), "size": (0.05, 0.05, 0.3)}
+"""How drawn worlds differ: more or less slippery, weaker or stronger, smaller or larger agents."""
+
+_WORLD = World(reset, step, observe, render, 18, SpreadParams(), SPREAD, agents=3)
+
+SIMPLE_SPREAD = (
+    *environments("simple_spread_v3", _WORLD),
+    *environments("simple_spread_shared_v3", _WORLD._replace(step=step_shared)),
+)

@@ -1,0 +1,97 @@
+"""simple_tag: three slow chasers (agents 0 to 2, team 0) hunt one fast prey (agent 3, team 1)."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shoal.envs.multi_agent.drawing import GREEN, GREY, RED
+from shoal.envs.multi_agent.particles import (
+    Particles,
+    World,
+    contact,
+    draw_discs,
+    environments,
+    move,
+    norm,
+    push,
+    scatter,
+    seen,
+    seen_others,
+)
+
+CHASES = np.array([True, True, True, False])
+
+
+class TagParams(NamedTuple):
+    """Physical parameters."""
+
+    time_step: float = 0.1
+    damping: float = 0.25
+    contact_force: float = 100.0
+    contact_margin: float = 1e-3
+    chaser_acceleration: float = 3.0
+    chaser_speed: float = 1.0
+    chaser_size: float = 0.075
+    prey_acceleration: float = 4.0
+    prey_speed: float = 1.3
+    prey_size: float = 0.05
+    obstacle_size: float = 0.2
+    landmark_range: float = 0.9
+
+
+def reset(key: Array, params: TagParams) -> Particles:
+    """Three chasers, then the prey; two obstacles."""
+    return scatter(key, 4, 2, params.landmark_range)
+
+
+def step(key: Array, state: Particles, action: Array, params: TagParams) -> tuple[Particles, Array, Array]:
+    """Every chaser receives 10 for each chaser that touches the prey, which loses as much, and `price`."""
+    acceleration = jnp.where(CHASES, params.chaser_acceleration, params.prey_acceleration)
+    max_speed = jnp.where(CHASES, params.chaser_speed, params.prey_speed)
+    bodies = jnp.concatenate([state.position, state.landmarks])
+    force = acceleration[:, None] * push(action) + contact(state.position, bodies, sizes(params), params)
+    state = move(state, force, max_speed, params)
+    touches = norm(state.position[:3] - state.position[3:]) < params.chaser_size + params.prey_size
+    caught = jnp.sum(jnp.where(touches, 10.0, 0.0))
+    return state, jnp.where(CHASES, caught, -caught - price(state.position[3])), jnp.bool_(False)
+
+
+def sizes(params: TagParams) -> Array:
+    """The radius of each chaser, of the prey, of each obstacle (6,)."""
+    return jnp.stack([params.chaser_size] * 3 + [params.prey_size] + [params.obstacle_size] * 2)
+
+
+def price(place: Array) -> Array:
+    """What being far out costs: on each axis 0 up to 0.9, a slope to 1, then exp(2 |x| - 2), at most 10.
+
+    >>> [round(float(price(jnp.array([x, 0.0]))), 3) for x in (0.5, -0.95, 1.5, 9.0)]
+    [0.0, 0.5, 2.718, 10.0]
+    """
+    far = jnp.abs(place)
+    beyond = jnp.exp(jnp.minimum(2 * far - 2, np.log(10)))
+    return jnp.sum(jnp.where(far < 0.9, 0.0, jnp.where(far < 1, 10 * (far - 0.9), beyond)))
+
+
+def observe(state: Particles, params: TagParams) -> Array:
+    """[own velocity, own place, obstacles, others, the prey's velocity], which is zero in the prey's own."""
+    position, velocity = state.position, state.velocity
+    prey = jnp.where(CHASES[:, None], velocity[3:], 0.0)
+    seen_by_all = [seen(position, state.landmarks), seen_others(position), prey]
+    return jnp.concatenate([velocity, position, *seen_by_all], axis=1)  # (4, 16)
+
+
+def render(state: Particles, params: TagParams) -> np.ndarray:
+    """Red chasers, a green prey, grey obstacles."""
+    places = np.concatenate([state.position, state.landmarks])
+    return draw_discs(places, np.asarray(sizes(params)), [RED] * 3 + [GREEN] + [GREY] * 2)
+
+
+SPREAD = {"damping": (0.2, 0.05, 0.75), "chaser_speed": (0.3, 0.4, 2.0), "prey_speed": (0.3, 0.4, 2.0)}
+"""How drawn worlds differ: more or less slippery, slower or faster chasers and prey."""
+
+SIMPLE_TAG = environments(
+    "simple_tag_v3",
+    World(reset, step, observe, render, 16, TagParams(), SPREAD, agents=4, teams=(0, 0, 0, 1)),
+)

@@ -1,0 +1,1 @@
+"""Worlds that differ: physical parameters, levels, variants."""

@@ -1,0 +1,204 @@
+"""Worlds that differ: physical parameters for every learner, drawn or given."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.envs.classic import BUILTIN
+from shoal.envs.worlds.gymnasium import OURS
+from shoal.errors import ShoalError
+from shoal.types import EnvSpec, Tree
+
+_MEMBER, _UNSEEN = 77, 78
+"""The last word of a world's seed, so that members and nobody draw from different streams."""
+
+
+def same(spec: EnvSpec, num: int) -> Tree:
+    """The default parameters, `num` times: (num,) per leaf.
+
+    >>> from shoal.envs.classic import CARTPOLE
+    >>> same(CARTPOLE.spec, 3).length.tolist()
+    [0.5, 0.5, 0.5]
+    """
+    return jax.tree.map(lambda default: np.full(num, default, np.float32), spec.params)
+
+
+def drawn(spec: EnvSpec, spread: float, members: Sequence[int], seed: int) -> Tree:
+    """The worlds of these members: clip(default + scale spread N(0, 1), low, high), (len(members),) per leaf.
+
+    A member's world depends on the seed and its number, never on how many there are.
+
+    >>> from shoal.envs.classic import CARTPOLE
+    >>> all_of_them, one = drawn(CARTPOLE.spec, 0.3, range(8), seed=1), drawn(CARTPOLE.spec, 0.3, [5], seed=1)
+    >>> bool(all_of_them.gravity[5] == one.gravity[0])
+    True
+    """
+    return _draw(spec, spread, [[seed, member, _MEMBER] for member in members])
+
+
+def unseen(spec: EnvSpec, spread: float, num: int, seed: int) -> Tree:
+    """Worlds from the same distribution that no member has, (num,) per leaf."""
+    return _draw(spec, spread, [[seed, index, _UNSEEN] for index in range(num)])
+
+
+def between(worlds: Tree, num: int, seed: int) -> Tree:
+    """Worlds drawn evenly from the ranges that given ones span, (num,) per leaf.
+
+    >>> from shoal.envs.classic import CARTPOLE
+    >>> ends = given(CARTPOLE.spec, [{"length": 1}, {"length": 2}], [0, 1])
+    >>> drawn_between = between(ends, 100, seed=0)
+    >>> bool(np.all((drawn_between.length >= 1) & (drawn_between.length <= 2))), set(drawn_between.mass_cart)
+    (True, {np.float32(1.0)})
+    """
+    random = np.random.default_rng([seed, _UNSEEN])
+    return jax.tree.map(lambda x: np.float32(random.uniform(np.min(x), np.max(x), num)), worlds)
+
+
+def given(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
+    """The worlds of these members out of parsed parameters, (len(members),) per leaf.
+
+    `data` is a list of objects, one per learner, or an object of them by number, counted from 0 or from 1,
+    with or without a name around it. Parameters that are not named keep their defaults.
+
+    >>> from shoal.envs.classic import CARTPOLE
+    >>> data = {"cartpole_parameters": {"1": {"masscart": 4.0}, "2": {"length": 10}}}
+    >>> worlds = given(CARTPOLE.spec, data, members=[0, 1])
+    >>> worlds.mass_cart.tolist(), worlds.length.tolist()
+    ([4.0, 1.0], [0.5, 10.0])
+    """
+    if not _names(spec):
+        raise _nothing_physical(spec)
+    first, learners = _learners(data)
+    values = [_values(spec, one, first + index) for index, one in enumerate(learners)]
+    missing = [member for member in members if not member < len(values)]
+    if missing:
+        raise ShoalError(
+            f"the parameters describe {len(values)} learner{'s' * (len(values) != 1)}, but there is none for "
+            f"{missing[0] + first}; describe learners {first} to {max(members) + first}"
+        )
+    rows = [type(spec.params)(**_named(spec.params) | values[member]) for member in members]
+    return jax.tree.map(lambda _, *column: np.array(column, np.float32), spec.params, *rows)
+
+
+def describe(params: Tree, index: int) -> str:
+    """One world in a few words: those of its parameters that differ between the worlds, (W,) per leaf.
+
+    >>> from shoal.envs.classic import CARTPOLE
+    >>> describe(given(CARTPOLE.spec, [{"gravity": 9.8, "mass_cart": 4}, {"gravity": 5}], [0, 1]), 0)
+    'gravity 9.8, mass_cart 4'
+    """
+    return ", ".join(f"{name} {x[index]:.4g}" for name, x in _named(params).items() if np.any(x != x[0]))
+
+
+def _draw(spec: EnvSpec, spread: float, entropies: list[list[int]]) -> Tree:
+    if not spec.spread:
+        raise _nothing_to_spread(spec) if _names(spec) else _nothing_physical(spec)
+    if not 0 <= spread < np.inf:
+        raise ShoalError(f"a spread of worlds is a number from 0 (all the same) up, not {spread}")
+    unknown = sorted(spec.spread.keys() - _names(spec))
+    if unknown:
+        raise ShoalError(f"{spec.name}: `spread` names {unknown[0]!r}; it has {', '.join(_names(spec))}")
+    defaults = _named(spec.params)
+    shape = (len(entropies), len(spec.spread))
+    normal = [np.random.default_rng(entropy).standard_normal(shape[1]) for entropy in entropies]
+    columns = {}
+    for name, noise in zip(sorted(spec.spread), np.reshape(normal, shape).T, strict=True):
+        scale, low, high = spec.spread[name]
+        columns[name] = np.float32(np.clip(defaults[name] + scale * spread * noise, low, high))
+    return type(spec.params)(**_named(same(spec, len(entropies))) | columns)
+
+
+def _named(params: Tree) -> dict[str, Any]:
+    """A NamedTuple's or a dictionary's values by their names; () has none."""
+    if isinstance(params, dict):
+        return params
+    return params._asdict() if params else {}
+
+
+def _names(spec: EnvSpec) -> list[str]:
+    return list(_named(spec.params))
+
+
+def _nothing_physical(spec: EnvSpec) -> ShoalError:
+    backend = {"envpool": "EnvPool", "gym": "Gymnasium"}.get(spec.backend, spec.backend)
+    return ShoalError(
+        f"{spec.name} by {backend} has no physical parameters, so its worlds cannot differ; "
+        f"these have some: {', '.join([*BUILTIN, *OURS])}, and what declares its own (docs/worlds.md)"
+    )
+
+
+def _nothing_to_spread(spec: EnvSpec) -> ShoalError:
+    return ShoalError(
+        f"{spec.name} by {spec.backend} does not say how its parameters may differ; "
+        f"fill {'its `world_spread`' if spec.backend == 'gym' else '`EnvSpec.spread`'}, "
+        f"or give the worlds in a file"
+    )
+
+
+def _learners(data: Any) -> tuple[int, list[Any]]:
+    """The number of the first learner, and what is said of each."""
+    if isinstance(data, dict) and len(data) == 1 and not str(next(iter(data))).isdecimal():
+        (data,) = data.values()  # a name around the learners
+    if isinstance(data, list):
+        return 0, data
+    if not isinstance(data, dict):
+        raise ShoalError(
+            f"worlds' parameters are an object of learners or a list, not {_kind(data)}; "
+            'write {"0": {"gravity": 9.8}, "1": ...}'
+        )
+    data = {str(key): one for key, one in data.items()}
+    odd = [key for key in data if not key.isdecimal()]
+    if odd:
+        raise ShoalError(f'learners are called by numbers, not {odd[0]!r}; write {{"0": {{...}}, "1": ...}}')
+    first = 0 if "0" in data else 1
+    expected = [str(first + index) for index in range(len(data))]
+    missing = [key for key in expected if key not in data]
+    if missing:
+        raise ShoalError(
+            f"learners are numbered {first}, {first + 1}, ... without gaps, but there is no {missing[0]}; "
+            f"the keys are {', '.join(sorted(data, key=int))}"
+        )
+    return first, [data[key] for key in expected]
+
+
+def _values(spec: EnvSpec, one: Any, number: int) -> dict[str, float]:
+    """What is said of one learner, by our names."""
+    if not isinstance(one, dict):
+        raise ShoalError(
+            f"learner {number}: parameters are an object, not {_kind(one)}; "
+            f'write {{"{_names(spec)[0]}": {next(iter(_named(spec.params).values()))}}}'
+        )
+    known = {_plain(name): name for name in _names(spec)}
+    found: dict[str, float] = {}
+    for written, value in one.items():
+        name = known.get(_plain(written))
+        if name is None:
+            raise ShoalError(
+                f"learner {number}: no parameter {written!r}; {spec.name} has {', '.join(_names(spec))}"
+            )
+        if name in found:
+            raise ShoalError(f"learner {number}: {name} is there twice, in two spellings; keep one of them")
+        if not _is_number(value):
+            raise ShoalError(f"learner {number}: {written} must be a finite number, not {json.dumps(value)}")
+        found[name] = value
+    return found
+
+
+def _plain(name: str) -> str:
+    """masscart, mass_cart and MassCart are one name."""
+    return name.lower().replace("_", "")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether float32 can hold it."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= float(np.finfo(np.float32).max)
+
+
+def _kind(value: Any) -> str:
+    """What JSON calls it."""
+    kinds = {dict: "an object", list: "a list", str: "a text"}
+    return kinds.get(type(value)) or json.dumps(value)

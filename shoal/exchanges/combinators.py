@@ -1,0 +1,193 @@
+"""The grammar of exchanges: nothing, one after another, now and then, some learners, some parameters."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shoal.errors import ShoalError
+from shoal.ops import trees
+from shoal.types import Exchange, ExchangeMemory, LearnerState, Rollout, Standing, Tree
+
+UNITS = ("returns", "targets")
+"""Running statistics of what critics learn."""
+
+
+def none() -> Exchange:
+    """Learners that never meet."""
+    return Exchange(
+        init=lambda cohort: (ExchangeMemory(), cohort),
+        apply=lambda key, memory, cohort, standing: (memory, cohort, {}),
+    )
+
+
+def chain(*exchanges: Exchange) -> Exchange:
+    """One exchange after another; metrics of the same name are added.
+
+    >>> from shoal.exchanges.mixing import average, gossip
+    >>> from shoal.exchanges.topology import metropolis, ring
+    >>> federation = chain(every(4, gossip(metropolis(ring(8)))), every(64, average()))
+    """
+
+    def init(cohort: LearnerState):
+        memories = []
+        for exchange in exchanges:
+            memory, cohort = exchange.init(cohort)
+            memories.append(memory)
+        return _join(memories), cohort
+
+    def apply(key, memory, cohort, standing):
+        memories, total = [], {}
+        for index, (exchange, part) in enumerate(zip(exchanges, _parts(memory), strict=True)):
+            part, cohort, metrics = exchange.apply(jax.random.fold_in(key, index), part, cohort, standing)
+            memories.append(part)
+            total |= {name: total[name] + x if name in total else x for name, x in metrics.items()}
+        return _join(memories), cohort, total
+
+    def advise(memory: ExchangeMemory, rollout: Rollout) -> Rollout:
+        for exchange, part in zip(exchanges, _parts(memory), strict=True):
+            rollout = exchange.advise(part, rollout)
+        return rollout
+
+    def account(metrics):
+        return {name: x for exchange in exchanges for name, x in exchange.account(metrics).items()}
+
+    return Exchange(init, apply, advise, account)
+
+
+def every(updates: int, exchange: Exchange) -> Exchange:
+    """Meet after every so many updates; in between, metrics stay those of the last meeting."""
+    if updates < 1:
+        raise ShoalError(f"local_updates must be at least 1, not {updates}")
+    if updates == 1:
+        return exchange
+
+    def init(cohort: LearnerState):
+        inner, cohort = exchange.init(cohort)
+        nobody = absent(trees.num_rows(cohort))
+        _, _, metrics = jax.eval_shape(exchange.apply, jax.random.key(0), inner, cohort, nobody)
+        before = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
+        rows, whole = (inner.rows, before, nobody.samples), (inner.whole, jnp.int32(0))
+        return ExchangeMemory(rows, whole), cohort
+
+    def apply(key, memory, cohort, standing):
+        (rows, before, samples), (whole, waited) = memory
+        standing = standing._replace(samples=samples + standing.samples)
+        waited = waited + 1
+
+        def meet():
+            inner, met, metrics = exchange.apply(key, ExchangeMemory(rows, whole), cohort, standing)
+            memory = ExchangeMemory((inner.rows, metrics, jnp.zeros_like(samples)), (inner.whole, waited * 0))
+            return memory, met, metrics
+
+        def wait():
+            memory = ExchangeMemory((rows, before, standing.samples), (whole, waited))
+            return memory, cohort, before
+
+        return jax.lax.cond(waited == updates, meet, wait)
+
+    def advise(memory: ExchangeMemory, rollout: Rollout) -> Rollout:
+        return exchange.advise(ExchangeMemory(memory.rows[0], memory.whole[0]), rollout)
+
+    return Exchange(init, apply, advise, exchange.account)
+
+
+def participate(fraction: float, exchange: Exchange) -> Exchange:
+    """Only so large a part of the learners meets, drawn anew each time; the others go on alone."""
+    if not 0 < fraction <= 1:
+        raise ShoalError(f"participation must be above 0 and at most 1, not {fraction}")
+    if fraction == 1:
+        return exchange
+
+    def apply(key, memory, cohort, standing):
+        key_draw, key_inner = jax.random.split(key)
+        num_learners = standing.present.shape[0]
+        rank = jnp.argsort(jnp.argsort(jax.random.bits(key_draw, (num_learners,))))
+        drawn = rank < max(1, round(fraction * num_learners))
+        standing = standing._replace(present=standing.present & drawn)
+        return exchange.apply(key_inner, memory, cohort, standing)
+
+    return exchange._replace(apply=apply)
+
+
+def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
+    """Exchange only the named parts of the parameters; an actor's `log_std` goes with it.
+
+    Names are those of the network's fields: `actor`, `critic`, `encoder` in PPO's; of a learner that has more
+    than a policy, those of its `policy`'s and of what is beside it: `curiosity`. Of an anchor, where there is
+    one, the same parts are seen. The moments that a critic's numbers are measured by go with the critic.
+    """
+    names = {*parts, *(["log_std"] if "actor" in parts else [])}
+
+    def divide(params: Tree) -> tuple[dict[int, jax.Array], list[jax.Array], Any]:
+        paths, structure = jax.tree_util.tree_flatten_with_path(params)
+        first = [_name(path) for path, _ in paths]
+        if unknown := {*parts} - {*first}:
+            there = ", ".join(dict.fromkeys(first))
+            raise ShoalError(f"no parameters are called {', '.join(sorted(unknown))}; there are {there}")
+        leaves = [leaf for _, leaf in paths]
+        chosen = {i: leaf for i, leaf in enumerate(leaves) if first[i] in names}
+        return chosen, leaves, structure
+
+    def part(cohort: LearnerState) -> LearnerState:
+        anchor = divide(cohort.anchor)[0] if cohort.anchor else ()
+        return cohort._replace(params=divide(cohort.params)[0], anchor=anchor)
+
+    def whole(changed: LearnerState, before: LearnerState) -> LearnerState:
+        def restore(chosen: dict[int, jax.Array], params: Tree) -> Tree:
+            _, leaves, structure = divide(params)
+            leaves = [chosen.get(i, leaf) for i, leaf in enumerate(leaves)]
+            return jax.tree_util.tree_unflatten(structure, leaves)
+
+        anchor = restore(changed.anchor, before.anchor) if before.anchor else ()
+        changed = changed._replace(params=restore(changed.params, before.params), anchor=anchor)
+        if "critic" in names or not hasattr(before.statistics, "returns"):
+            return changed
+        units = {name: getattr(before.statistics, name) for name in UNITS}
+        return changed._replace(statistics=changed.statistics._replace(**units))
+
+    def init(cohort: LearnerState):
+        memory, changed = exchange.init(part(cohort))
+        return memory, whole(changed, cohort)
+
+    def apply(key, memory, cohort, standing):
+        memory, changed, metrics = exchange.apply(key, memory, part(cohort), standing)
+        return memory, whole(changed, cohort), metrics
+
+    return exchange._replace(init=init, apply=apply)
+
+
+def together(exchange: Exchange) -> Exchange:
+    """Everyone begins with the parameters of the first learner, as clients of a server do."""
+
+    def init(cohort: LearnerState):
+        first = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), cohort.params)
+        return exchange.init(cohort._replace(params=first, anchor=first if cohort.anchor else ()))
+
+    return exchange._replace(init=init)
+
+
+def part_names(params: Tree) -> set[str]:
+    """The parts that parameters have."""
+    return {_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]}
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """The part of the parameters that a leaf belongs to."""
+    outer, *inner = (jax.tree_util.keystr((key,), simple=True) for key in path[:2])
+    return inner[0] if outer == "policy" and inner else outer
+
+
+def absent(num_learners: int) -> Standing:
+    """The standing of learners who have done nothing and are not there."""
+    zeros = jnp.zeros(num_learners)
+    return Standing(zeros, zeros, jnp.zeros(num_learners, jnp.int32), jnp.zeros(num_learners, bool))
+
+
+def _join(memories: Sequence[ExchangeMemory]) -> ExchangeMemory:
+    return ExchangeMemory(tuple(m.rows for m in memories), tuple(m.whole for m in memories))
+
+
+def _parts(memory: ExchangeMemory) -> list[ExchangeMemory]:
+    return [ExchangeMemory(*part) for part in zip(memory.rows, memory.whole, strict=True)]

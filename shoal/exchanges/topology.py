@@ -1,0 +1,376 @@
+"""Communication graphs: who listens to whom, and how much.
+
+Every matrix is read the same way: W[i, j] is how much learner i listens to learner j.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.errors import ShoalError
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def complete(n: int) -> np.ndarray:
+    """Everyone listens to everyone else.
+
+    >>> complete(3).tolist()
+    [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
+    """
+    _check_size(n)
+    return np.ones((n, n), np.float32) - np.eye(n, dtype=np.float32)
+
+
+def ring(n: int) -> np.ndarray:
+    """Learner i has the neighbours i - 1 and i + 1, and the last meets the first.
+
+    >>> ring(4)[0].tolist()
+    [0.0, 1.0, 0.0, 1.0]
+    """
+    _check_size(n)
+    i = np.arange(n)
+    return _undirected(n, i, (i + 1) % n)
+
+
+def star(n: int) -> np.ndarray:
+    """Learner 0 is the hub: all others are its neighbours, and have no other.
+
+    >>> star(4).sum(1).tolist()
+    [3.0, 1.0, 1.0, 1.0]
+    """
+    _check_size(n)
+    return _undirected(n, np.zeros(n, int), np.arange(n))
+
+
+def torus(n: int) -> np.ndarray:
+    """A grid as square as n allows, whose opposite sides meet; row by row, so learner i sits at
+    (i // columns, i % columns).
+
+    Sides of two give one edge, not two; a prime n leaves a single row, which is the ring.
+
+    >>> torus(12)[0].nonzero()[0].tolist()  # 3 rows of 4: right, left, below, above
+    [1, 3, 4, 8]
+    """
+    _check_size(n)
+    rows = max(d for d in range(1, math.isqrt(n) + 1) if n % d == 0)
+    place = np.arange(n).reshape(rows, n // rows)
+    neighbours = np.stack([np.roll(place, -1, axis=1), np.roll(place, -1, axis=0)])
+    return _undirected(n, np.broadcast_to(place, neighbours.shape), neighbours)
+
+
+def random_regular(n: int, degree: int, seed: int) -> np.ndarray:
+    """A random connected graph in which everyone has `degree` neighbours.
+
+    From a circulant graph, pairs of edges a-b, c-d become a-d, c-b wherever that makes neither a loop
+    nor a double edge. Enough such switches reach every regular graph with near equal chance (Cooper,
+    Dyer and Greenhill 2007); they go on until the graph is connected.
+
+    >>> random_regular(10, 3, seed=0).sum(1).tolist() == [3.0] * 10
+    True
+    """
+    _check_size(n)
+    _check_degree(n, degree)
+    offsets = [*range(1, degree // 2 + 1), *([n // 2] if degree % 2 else [])]
+    adjacency = np.zeros((n, n), bool)
+    for offset in offsets:
+        adjacency |= _undirected(n, np.arange(n), (np.arange(n) + offset) % n) > 0
+    pairs = np.argwhere(np.triu(adjacency)).tolist()  # n degree / 2 of them
+    random = np.random.default_rng(seed)
+    _switch(random, adjacency, pairs)
+    while not _is_connected(adjacency):
+        _switch(random, adjacency, pairs)
+    return adjacency.astype(np.float32)
+
+
+GRAPHS: dict[str, Callable[[int], np.ndarray]] = {
+    "complete": complete,
+    "ring": ring,
+    "star": star,
+    "torus": torus,
+}
+"""The graphs that a number of learners decides, by their names on the command line."""
+
+
+def metropolis(adjacency: np.ndarray) -> np.ndarray:
+    """Metropolis-Hastings weights: mixing that keeps the mean of all learners, from the degrees alone.
+
+    W_ij = 1 / (1 + max(d_i, d_j)) on edges,  W_ii = 1 - sum_{j != i} W_ij
+
+    Symmetric and doubly stochastic (Xiao, Boyd and Lall 2006). Any nonzero entry is an edge, and the
+    diagonal is not read.
+
+    >>> metropolis(star(3)).astype(float).round(3).tolist()
+    [[0.333, 0.333, 0.333], [0.333, 0.667, 0.0], [0.333, 0.0, 0.667]]
+    """
+    connected = (adjacency != 0) & ~np.eye(len(adjacency), dtype=bool)
+    if not np.array_equal(connected, connected.T):
+        i, j = np.argwhere(connected & ~connected.T)[0]
+        raise ShoalError(
+            f"Metropolis weights need a graph without direction, but learner {i} listens to {j} and {j} "
+            f"does not listen to {i}; name both, or symmetrise"
+        )
+    degree = connected.sum(1)
+    weights = np.where(connected, 1 / (1 + np.maximum(degree[:, None], degree)), 0.0)
+    return (weights + np.diag(1 - weights.sum(1))).astype(np.float32)
+
+
+def row_stochastic(matrix: np.ndarray) -> np.ndarray:
+    """W_ij / sum_k W_ik; who listens to nobody, listens to itself.
+
+    >>> row_stochastic(np.array([[1.0, 3.0], [0.0, 0.0]])).tolist()
+    [[0.25, 0.75], [0.0, 1.0]]
+    """
+    silent = ~matrix.any(1, keepdims=True)
+    return _divide_rows(np.where(silent, np.eye(len(matrix)), matrix))
+
+
+def neighbour_weights(adjacency: np.ndarray) -> np.ndarray:
+    """W_ij / sum_{k != i} W_ik for j != i, and W_ii = 0: the mean over neighbours; 0 for who has none.
+
+    >>> neighbour_weights(np.array([[9.0, 1.0, 3.0], [0.0, 5.0, 0.0], [2.0, 0.0, 0.0]])).tolist()
+    [[0.0, 0.25, 0.75], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    """
+    return _divide_rows(np.where(np.eye(len(adjacency), dtype=bool), 0.0, adjacency))
+
+
+def spectral_gap(weights: np.ndarray) -> float:
+    """1 - the second largest singular value: how much of their disagreement learners lose per mixing.
+
+    Near 1, one mixing is consensus; 0 where the graph falls into parts. Meant for doubly stochastic
+    weights, whose largest singular value is 1.
+
+    >>> round(spectral_gap(metropolis(ring(4))), 3)
+    0.667
+    """
+    values = np.linalg.svd(np.asarray(weights, np.float64), compute_uv=False)  # largest first
+    return float(1 - values[1]) if len(values) > 1 else 1.0
+
+
+def read_matrix(data: Any, num_learners: int, symmetrise: bool = False) -> np.ndarray:
+    """W (num_learners, num_learners) from parsed JSON: i -> j -> how much learner i listens to j.
+
+    Learners are counted from 0, entries that are not named are 0, the diagonal and one-way edges are
+    allowed. A list of rows will do too, bare or as the value of "comm_matrix". With `symmetrise` an
+    edge named one way holds both ways (a 0 in a list of rows is not a name).
+
+    >>> read_matrix({"comm_matrix": {"0": {"1": 100}}}, 2).tolist()
+    [[0.0, 100.0], [0.0, 0.0]]
+    >>> read_matrix([[0, 1], [0, 0]], 2, symmetrise=True).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    named = _named_entries(data, num_learners)
+    if symmetrise:
+        _check_both_ways(named)
+        named |= {(j, i): weight for (i, j), weight in named.items()}
+    matrix = np.zeros((num_learners, num_learners), np.float32)
+    for place, weight in named.items():
+        matrix[place] = weight
+    if not matrix.any():
+        raise ShoalError(
+            "comm_matrix is zero everywhere, so nobody listens to anybody; name a weight above 0"
+        )
+    return matrix
+
+
+class Edges(NamedTuple):
+    """Who listens (`targets`), to whom (`sources`), how much (`weights`)."""
+
+    targets: np.ndarray  # int32
+    sources: np.ndarray  # int32
+    weights: np.ndarray  # float32
+
+
+def edges(matrix: np.ndarray) -> Edges:
+    """The nonzero entries, by target and then by source.
+
+    >>> targets, sources, weights = edges(np.array([[0.0, 5.0], [7.0, 1.0]]))
+    >>> targets.tolist(), sources.tolist(), weights.tolist()
+    ([0, 1, 1], [1, 0, 1], [5.0, 7.0, 1.0])
+    """
+    targets, sources = np.nonzero(matrix)
+    weights = np.asarray(matrix)[targets, sources].astype(np.float32)
+    return Edges(targets.astype(np.int32), sources.astype(np.int32), weights)
+
+
+def by_device(matrix: np.ndarray, num_devices: int) -> Edges:
+    """The edges in equal shares, (num_devices * width,) each, laid out by the device of the target.
+
+    Device d owns the learners d * block to (d + 1) * block - 1. Its share begins with its edges, by
+    target; `targets` count from its first learner, `sources` from the first of all. Edges of weight 0,
+    from its first learner to itself, fill the share up to the width of the longest.
+
+    >>> targets, sources, weights = by_device(np.array([[0.0, 5.0], [7.0, 1.0]]), 2)
+    >>> targets.tolist(), sources.tolist(), weights.tolist()
+    ([0, 0, 0, 0], [1, 0, 0, 1], [5.0, 0.0, 7.0, 1.0])
+    """
+    num_learners = len(matrix)
+    if num_devices < 1 or num_learners % num_devices:
+        raise ShoalError(f"{num_learners} learners cannot be divided equally over {num_devices} devices")
+    block = num_learners // num_devices
+    targets, sources, weights = edges(matrix)
+    owner = targets // block
+    counts = np.bincount(owner, minlength=num_devices)  # (D,)
+    width = max(1, int(counts.max()))
+    first = np.cumsum(counts) - counts
+    slot = owner * width + np.arange(len(owner)) - first[owner]
+
+    laid_out = Edges(
+        targets=np.zeros(num_devices * width, np.int32),
+        sources=np.repeat(np.arange(num_devices, dtype=np.int32) * block, width),
+        weights=np.zeros(num_devices * width, np.float32),
+    )
+    for place, values in zip(laid_out, (targets % block, sources, weights), strict=True):
+        place[slot] = values
+    return laid_out
+
+
+def _check_size(n: int) -> None:
+    if n < 1:
+        raise ShoalError(f"a graph needs at least 1 learner, not {n}")
+
+
+def _check_degree(n: int, degree: int) -> None:
+    wanted = f"a regular graph of {n} learners with degree {degree}"
+    if not 1 <= degree < n:
+        raise ShoalError(f"{wanted} does not exist; the degree must be at least 1 and below {n}")
+    if n * degree % 2:
+        raise ShoalError(f"{wanted} does not exist; one of the two numbers must be even")
+    if degree == 1 and n > 2:
+        raise ShoalError(f"{wanted} falls into pairs; the degree must be at least 2")
+
+
+def _undirected(n: int, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+    """The graph with the edges i-j, without loops."""
+    adjacency = np.zeros((n, n), np.float32)
+    adjacency[i, j] = adjacency[j, i] = 1
+    np.fill_diagonal(adjacency, 0)
+    return adjacency
+
+
+def _switch(random: np.random.Generator, adjacency: np.ndarray, pairs: list[list[int]]) -> None:
+    """Tries ten switches per edge, in place; degrees stay as they are."""
+    attempts = 10 * len(pairs)
+    choices = random.integers(len(pairs), size=(attempts, 2)).tolist()
+    ways = random.choice([1, -1], size=attempts).tolist()
+    for (first, second), way in zip(choices, ways, strict=True):
+        (a, b), (c, d) = pairs[first], pairs[second][::way]
+        if len({a, b, c, d}) == 4 and not adjacency[a, d] and not adjacency[c, b]:
+            adjacency[[a, b, c, d], [b, a, d, c]] = False
+            adjacency[[a, d, c, b], [d, a, b, c]] = True
+            pairs[first], pairs[second] = [a, d], [c, b]
+
+
+def _is_connected(adjacency: np.ndarray) -> bool:
+    reached = np.arange(len(adjacency)) == 0
+    frontier = reached
+    while frontier.any():
+        frontier = adjacency[frontier].any(0) & ~reached
+        reached = reached | frontier
+    return bool(reached.all())
+
+
+def _divide_rows(matrix: np.ndarray) -> np.ndarray:
+    """In double precision, where the sum of large weights is still a number."""
+    matrix = np.asarray(matrix, np.float64)
+    total = matrix.sum(1, keepdims=True)
+    return (matrix / np.where(total == 0, 1.0, total)).astype(np.float32)
+
+
+def _named_entries(data: Any, num_learners: int) -> dict[tuple[int, int], float]:
+    """(i, j) -> weight, as far as the data names them."""
+    if isinstance(data, dict):
+        if "comm_matrix" not in data:
+            found = ", ".join(_brief(key) for key in list(data)[:4]) or "nothing"
+            raise ShoalError(
+                'the communication matrix has no key "comm_matrix"; write '
+                f'{{"comm_matrix": {{"0": {{"1": 1.0}}}}}} (found {found})'
+            )
+        data = data["comm_matrix"]
+    if isinstance(data, dict):
+        return _from_objects(data, num_learners)
+    if isinstance(data, list | tuple):
+        return _from_rows(data, num_learners)
+    raise ShoalError(
+        'comm_matrix must be an object such as {"0": {"1": 1.0}} or a list of rows, not ' + _brief(data)
+    )
+
+
+def _from_objects(data: dict, num_learners: int) -> dict[tuple[int, int], float]:
+    named = {}
+    for i, row in _by_index(data, "comm_matrix").items():
+        if not isinstance(row, dict):
+            raise ShoalError(
+                f'comm_matrix: learner {i} must have an object such as {{"1": 1.0}}, not {_brief(row)}'
+            )
+        for j, weight in _by_index(row, f"comm_matrix, learner {i}").items():
+            named[i, j] = weight
+        named.setdefault((i, i), 0.0)  # so that a row without entries has its number checked
+    _check_range({index for place in named for index in place}, num_learners)
+    return {place: _weight(weight, *place) for place, weight in named.items()}
+
+
+def _by_index(data: dict, where: str) -> dict[int, Any]:
+    """The object with its keys as numbers."""
+    for key in data:
+        if isinstance(key, bool) or not re.fullmatch("-?[0-9]{1,18}", str(key)):
+            raise ShoalError(f"{where}: {_brief(key)} is not the number of a learner; count them from 0")
+    found = {int(key): value for key, value in data.items()}
+    if len(found) < len(data):
+        raise ShoalError(f"{where}: a learner is named twice, among {_brief(list(data))}; keep one of them")
+    return found
+
+
+def _check_range(indices: set[int], num_learners: int) -> None:
+    outside = sorted(index for index in indices if not 0 <= index < num_learners)
+    if not outside:
+        return
+    learners = "1 learner only 0" if num_learners == 1 else f"{num_learners} learners 0 to {num_learners - 1}"
+    hint = ""
+    if outside == [num_learners] and 0 not in indices:
+        hint = "; these seem to be counted from 1: take 1 from every number"
+    raise ShoalError(f"comm_matrix: learners are counted from 0; with {learners}, found {outside[0]}{hint}")
+
+
+def _from_rows(rows: list | tuple, num_learners: int) -> dict[tuple[int, int], float]:
+    wanted = f"{num_learners} learners need {num_learners} rows of {num_learners} weights"
+    if len(rows) != num_learners:
+        raise ShoalError(f"comm_matrix: {wanted}, found {len(rows)} rows")
+    for i, row in enumerate(rows):
+        if not isinstance(row, list | tuple):
+            raise ShoalError(f"comm_matrix: {wanted}, but row {i} is {_brief(row)}")
+        if len(row) != num_learners:
+            raise ShoalError(f"comm_matrix: {wanted}, but row {i} has {len(row)}")
+    weights = {(i, j): _weight(x, i, j) for i, row in enumerate(rows) for j, x in enumerate(row)}
+    return {place: weight for place, weight in weights.items() if weight != 0}
+
+
+def _weight(weight: Any, i: int, j: int) -> float:
+    place = f"comm_matrix: the weight of learner {i} for {j}"
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise ShoalError(f"{place} must be a number, not {_brief(weight)}")
+    if weight < 0:
+        raise ShoalError(f"{place} must be 0 or more, not {_brief(weight)}")
+    if not weight <= LARGEST:  # NaN compares false
+        raise ShoalError(f"{place} must be a finite number, not {_brief(weight)}")
+    return float(weight)
+
+
+def _check_both_ways(named: dict[tuple[int, int], float]) -> None:
+    for (i, j), weight in named.items():
+        back = named.get((j, i), weight)
+        if back != weight:
+            raise ShoalError(
+                f"comm_matrix: learner {i} listens to {j} with {weight:g}, but {j} to {i} with {back:g}; "
+                "to symmetrise, name one of the two or make them equal"
+            )
+
+
+def _brief(value: Any) -> str:
+    """The value as the file spells it, cut to fit a line."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,1 @@
+"""Learners around learners: curiosity, augmentation, teams."""

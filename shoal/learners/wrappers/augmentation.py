@@ -1,0 +1,90 @@
+"""Augmentation: a learner learns from variants of what it saw, whose actions and rewards are the same.
+
+The environment offers them (`EnvSpec.augment`): K variants of an observation, the first of them itself. To
+the learner inside it looks as if it had K times as many environments; of its memory, the real ones' is kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from shoal.errors import ShoalError
+from shoal.learners.hyper_schedules import in_iterations
+from shoal.learners.ppo_config import PPOConfig
+from shoal.types import Augmentation, EnvSpec, Learner, LearnerState, Rollout, Tree
+
+
+def augmented(make: Callable[[PPOConfig], Learner], config: PPOConfig, spec: EnvSpec) -> Learner:
+    """The learner that `make` makes, for K times as many environments as it acts in.
+
+    Values and log-probabilities are those of the variants, so the first ratio is 1; the moments of
+    observations take them in too. Advice on an observation is taken for its variants' as well. K times the
+    samples make as many minibatches as before, so what divides a rollout evenly still does.
+    """
+    augment = check(spec)
+    copies = augment.copies
+    plans = tuple(in_iterations(plan, config.rollout_size) for plan in config.schedules)  # not of variants
+    inner = make(replace(config, num_envs=copies * config.num_envs, schedules=plans, augment=False))
+    thin, fill = partial(real, copies, inner.by_env), partial(repeated, copies, inner.by_env)
+
+    def init(key: Array) -> LearnerState:
+        state = inner.init(key)
+        return state._replace(memory=thin(state.memory))
+
+    def update(key: Array, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, dict[str, Array]]:
+        state = state._replace(memory=fill(state.memory))
+        state, metrics = inner.update(key, state, varied(augment, rollout))
+        return state._replace(memory=thin(state.memory)), metrics
+
+    return inner._replace(init=init, update=update)
+
+
+def varied(augment: Augmentation, rollout: Rollout) -> Rollout:
+    """The rollout in K times as many environments, the variants of one side by side, (T, E K, ...)."""
+    copies = augment.copies
+    last_obs = jax.tree.map(lambda x: x[None], rollout.last_obs)
+    others = jax.tree.map(partial(jnp.repeat, repeats=copies, axis=1), rollout._replace(obs=(), last_obs=()))
+    return others._replace(
+        obs=variants(augment, rollout.obs),
+        last_obs=jax.tree.map(lambda x: x[0], variants(augment, last_obs)),
+    )
+
+
+def variants(augment: Augmentation, obs: Tree) -> Tree:
+    """Observations (T, E, ...) and their variants, (T, E K, ...)."""
+    length, num_envs = jax.tree.leaves(obs)[0].shape[:2]
+    rows = augment.apply(jax.tree.map(lambda x: x.reshape(length * num_envs, *x.shape[2:]), obs))
+    return jax.tree.map(lambda x: x.reshape(length, num_envs * augment.copies, *x.shape[2:]), rows)
+
+
+def repeated(copies: int, by_env: Tree, memory: Tree) -> Tree:
+    """A memory with `copies` of everything that belongs to an environment, side by side."""
+    repeat = partial(jax.tree.map, lambda x: jnp.repeat(x, copies, axis=0))
+    return jax.tree.map(lambda split, part: repeat(part) if split else part, by_env, memory)
+
+
+def real(copies: int, by_env: Tree, memory: Tree) -> Tree:
+    """The way back from `repeated`: what belongs to each first copy."""
+    first = partial(jax.tree.map, lambda x: x[::copies])
+    return jax.tree.map(lambda split, part: first(part) if split else part, by_env, memory)
+
+
+def check(spec: EnvSpec) -> Augmentation:
+    """What the environment offers; raises where it offers nothing, or nothing like its observations."""
+    augment = spec.augment
+    if augment is None:
+        raise ShoalError(
+            f"{spec.name} offers no variants of its observations: give its JaxEnv `augment` or its Gymnasium "
+            "class `augment_observation`, or say --no-augment"
+        )
+    shaped = lambda *lead: jax.tree.map(
+        lambda box: jax.ShapeDtypeStruct((*lead, *box.shape), box.dtype), spec.observation
+    )
+    found, expected = jax.eval_shape(augment.apply, shaped(1)), shaped(1, augment.copies)
+    if found != expected:
+        raise ShoalError(f"{spec.name}: variants must look like observations, {expected}, not {found}")
+    return augment

@@ -1,0 +1,51 @@
+"""Matches: two trained teams in one game, each for its own side."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shoal.errors import ShoalError
+from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
+
+
+def match(first: Learner, second: Learner, spec: EnvSpec) -> Learner:
+    """A learner that only plays: the first team by one learner, all others by the other.
+
+    Its state is that of both, `both(first_state, second_state)`.
+    """
+    if len(set(spec.teams)) < 2:
+        raise ShoalError(f"{spec.name} has one team, so there is nobody to play against")
+    sides = (first, second)
+    mine = np.array(spec.teams) == 0
+
+    def init(key: Array) -> LearnerState:
+        return both(first.init(key), second.init(key))
+
+    def draw(key: Array, shape: tuple[int, int]) -> Tree:
+        return tuple(side.draw(key, shape) for side in sides)
+
+    def act(state: LearnerState, obs: Tree, noise: Tree, begins: Array) -> tuple[Tree, Tree]:
+        acted = [side.act(one(state, i), obs, noise[i], begins) for i, side in enumerate(sides)]
+        choose = lambda a, b: jnp.where(mine.reshape(1, -1, *[1] * (a.ndim - 2)), a, b)
+        (action, memory), (other, other_memory) = acted
+        return jax.tree.map(choose, action, other), (memory, other_memory)
+
+    def visit(state: LearnerState, num_envs: int) -> LearnerState:
+        return both(*(side.visit(one(state, i), num_envs) for i, side in enumerate(sides)))
+
+    return Learner(init=init, draw=draw, act=act, update=_refuse, visit=visit)
+
+
+def both(first: LearnerState, second: LearnerState) -> LearnerState:
+    """Two states as one."""
+    return LearnerState(*zip(first, second, strict=True))
+
+
+def one(state: LearnerState, index: int) -> LearnerState:
+    """One of two states."""
+    return LearnerState(*(field[index] for field in state))
+
+
+def _refuse(key: Array, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, dict[str, Array]]:
+    raise ShoalError("a match is played, not learned from")

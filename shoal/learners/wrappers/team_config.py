@@ -1,0 +1,77 @@
+"""Settings of learners that play in teams, where an environment has several agents."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shoal.errors import ShoalError
+from shoal.types import EnvSpec
+
+
+@dataclass(frozen=True)
+class TeamConfig:
+    """Who plays by which policy, what critics see, and against whom; nothing where agents play alone."""
+
+    policies: str = "team"
+    """Whose parameters are the same: a policy for each `team`, one `shared` by all, one for each `agent`, or
+    the policy of every agent by its number, e.g. 0,0,1."""
+    critic_view: Literal["global", "team", "local"] = "global"
+    """What the critic of an agent sees: what all agents see or the world's own state (MAPPO), what its team
+    sees, what it sees itself (IPPO)."""
+    agent_ids: bool = False
+    """Tell each agent which one it is."""
+    team_reward: bool = False
+    """Pay every agent the sum of its team's rewards."""
+    freeze: tuple[int, ...] = ()
+    """Policies, by number, that play and never learn."""
+    freeze_every: int = 0
+    """Let one policy learn at a time, in turn, for this many updates; 0 lets all learn."""
+    past_selves: int = 0
+    """How many earlier versions of each policy are kept to play against, in half of the worlds."""
+    snapshot_every: int = 50
+    """Updates after which a new version is kept."""
+
+    def check_team(self) -> None:
+        """Raise where a setting is out of range."""
+        for name in ("freeze_every", "past_selves"):
+            if getattr(self, name) < 0:
+                raise ShoalError(f"{name} must not be negative, but is {getattr(self, name)}")
+        if self.snapshot_every < 1:
+            raise ShoalError(f"snapshot_every must be at least 1, not {self.snapshot_every}")
+
+
+def mapping(config: TeamConfig, spec: EnvSpec) -> dict[str, tuple[int, ...]]:
+    """The agents of each policy, by its name.
+
+    >>> from shoal.types import Box, Discrete
+    >>> spec = EnvSpec("tag", "jax", Box((3,)), Discrete(5), agents=3, teams=(0, 0, 1))
+    >>> mapping(TeamConfig(), spec)
+    {'team0': (0, 1), 'team1': (2,)}
+    >>> mapping(TeamConfig(policies="0,1,0"), spec)
+    {'policy0': (0, 2), 'policy1': (1,)}
+    """
+    assert spec.agents is not None
+    match config.policies:
+        case "shared":
+            name, numbers = "policy", [0] * spec.agents
+        case "agent":
+            name, numbers = "agent", list(range(spec.agents))
+        case "team":
+            name, numbers = "team", list(spec.teams or [0] * spec.agents)
+        case text:
+            name, numbers = "policy", _numbers(text, spec)
+    found = sorted(set(numbers))
+    if found != list(range(len(found))):
+        raise ShoalError(f"policies {config.policies!r}: number them 0, 1, ... without gaps")
+    if bad := [number for number in config.freeze if number not in found]:
+        raise ShoalError(f"freeze {bad[0]}: the policies are numbered 0 to {found[-1]}")
+    return {f"{name}{k}": tuple(agent for agent, n in enumerate(numbers) if n == k) for k in found}
+
+
+def _numbers(text: str, spec: EnvSpec) -> list[int]:
+    numbers = text.split(",")
+    if not all(number.strip().isdecimal() for number in numbers) or len(numbers) != spec.agents:
+        raise ShoalError(
+            f"policies must be team, shared, agent or {spec.agents} numbers, one per agent of {spec.name} "
+            f"such as {','.join('0' * (spec.agents or 1))}, not {text!r}"
+        )
+    return [int(number) for number in numbers]

@@ -1,0 +1,82 @@
+"""What agents see: their own observations, and for their critics those of the others."""
+
+from math import prod
+
+import jax.numpy as jnp
+from jax import Array
+
+from shoal.learners.observations import named
+from shoal.learners.wrappers.team_config import TeamConfig
+from shoal.nets.actor_critic import JOINT
+from shoal.ops.masks import ACTION_MASK
+from shoal.types import Box, EnvSpec, ObservationSpace, Tree
+
+ALIVE, STATE, AGENT_ID = "alive", "state", "agent_id"
+"""Parts of an observation: whether the agent still plays, the world's own state, which agent this is."""
+
+
+def sight_space(config: TeamConfig, spec: EnvSpec) -> ObservationSpace:
+    """What a policy sees: an agent's own parts, and for its critic what the others see."""
+    boxes = {name: box for name, box in named(spec.observation).items() if name not in (ALIVE, STATE)}
+    size = sum(prod(box.shape) for name, box in boxes.items() if name != ACTION_MASK)
+    assert spec.agents is not None
+    if config.agent_ids:
+        boxes[AGENT_ID] = Box((spec.agents,), 0.0, 1.0)
+    if config.critic_view != "local":
+        if has_state(config, spec):
+            size += prod(named(spec.observation)[STATE].shape)
+        else:
+            size *= max(len(others) for others in views(config, spec))
+        boxes[JOINT] = Box((size,))
+    return boxes if set(boxes) != {"obs"} else boxes["obs"]
+
+
+def sight(config: TeamConfig, spec: EnvSpec, obs: Tree) -> Tree:
+    """Observations (..., A, ...) as policies see them; `JOINT` is for critics alone.
+
+    An agent's joint observation is its own, then those of the agents after it, going round: of all agents or
+    of its team, shorter ones filled up with zeros. Where the world tells its own state, it is that, then
+    the agent's own observation.
+    """
+    own = {name: x for name, x in named(obs).items() if name not in (ALIVE, STATE)}
+    shape = next(iter(own.values())).shape[: leading(spec, obs) + 1]
+    flat = {name: x.reshape(*shape, -1).astype(jnp.float32) for name, x in own.items()}
+    seen = jnp.concatenate([flat[name] for name in sorted(flat) if name != ACTION_MASK], -1)
+    if config.agent_ids:
+        own[AGENT_ID] = jnp.broadcast_to(jnp.eye(shape[-1]), (*shape, shape[-1]))
+    if has_state(config, spec):
+        own[JOINT] = jnp.concatenate([obs[STATE], seen], -1)
+    elif config.critic_view != "local":
+        own[JOINT] = jnp.stack([look_round(seen, view) for view in padded(views(config, spec))], -2)
+    return own if set(own) != {"obs"} else own["obs"]
+
+
+def look_round(seen: Array, view: tuple[int | None, ...]) -> Array:
+    """What these agents see, side by side; nothing for None."""
+    nothing = jnp.zeros_like(seen[..., 0, :])
+    return jnp.concatenate([nothing if agent is None else seen[..., agent, :] for agent in view], -1)
+
+
+def views(config: TeamConfig, spec: EnvSpec) -> list[tuple[int, ...]]:
+    """Whose observations each agent's critic sees, in their order."""
+    assert spec.agents is not None
+    sides = spec.teams if config.critic_view == "team" and spec.teams else (0,) * spec.agents
+    rounds = [[(agent + k) % spec.agents for k in range(spec.agents)] for agent in range(spec.agents)]
+    return [tuple(other for other in others if sides[other] == sides[others[0]]) for others in rounds]
+
+
+def padded(each: list[tuple[int, ...]]) -> list[tuple[int | None, ...]]:
+    """Views of one length."""
+    longest = max(map(len, each))
+    return [(*view, *[None] * (longest - len(view))) for view in each]
+
+
+def has_state(config: TeamConfig, spec: EnvSpec) -> bool:
+    """Whether critics see the world's own state."""
+    return config.critic_view == "global" and STATE in named(spec.observation)
+
+
+def leading(spec: EnvSpec, obs: Tree) -> int:
+    """How many axes observations have before that of the agents."""
+    name, box = next(iter(named(spec.observation).items()))
+    return named(obs)[name].ndim - len(box.shape) - 1

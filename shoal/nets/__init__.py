@@ -1,0 +1,1 @@
+"""Networks: layers, encoders, actor-critics, recurrent cores."""

@@ -1,0 +1,225 @@
+"""Networks that remember: LSTM and GRU cores between the layers and the heads of an actor-critic.
+
+A core's carry is what it remembers of one environment's episode, (E, ...) per leaf. It is zeros where an
+episode begins, so what happened before it cannot be seen.
+"""
+
+from typing import Literal, Protocol, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from shoal.nets.actor_critic import WHOLE, Encoder, Split, put_together, sides, with_deviation
+from shoal.nets.layers import ACTIVATIONS, INITIALIZERS, Dense, Halves, affine, check_activation, orthogonal
+from shoal.types import EnvSpec, Tree
+
+Kind: TypeAlias = Literal["lstm", "gru"]
+
+
+class RecurrentNetwork(Protocol):
+    """What PPO asks of a network with memory.
+
+    encoder(obs) -> features                   (..., F), of observations with any leading shape
+    rest(num_envs) -> carry                    what is remembered at the beginning: nothing
+    unroll(features, begins, carry)            features (T, E, F), begins (T, E), carry before the first
+        -> (outputs, value, carry)             outputs (T, E, num_outputs), value (T, E), carry after the last
+    """
+
+    encoder: Encoder
+
+    def rest(self, num_envs: int) -> Tree: ...
+
+    def unroll(self, features: Array, begins: Array, carry: Tree) -> tuple[Array, Array, Tree]: ...
+
+
+class RecurrentNetworkMaker(Protocol):
+    """Builds a `RecurrentNetwork` for an environment; pass your own to use your own."""
+
+    def __call__(self, key: Array, spec: EnvSpec, num_outputs: int) -> RecurrentNetwork: ...
+
+
+class LSTM(eqx.Module):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997; Gers et al. 2000).
+
+    i, f, g, o = x W + h U + b
+    c' = sigmoid(f) c + sigmoid(i) tanh(g)
+    h' = sigmoid(o) tanh(c')
+
+    The bias of f begins at 1, so that it remembers before it has learned to (Jozefowicz et al. 2015).
+    """
+
+    weight: Array  # (in, 4 size): W
+    recurrent: Array  # (size, 4 size): U
+    bias: Array  # (4 size,)
+
+    def __init__(self, key: Array, num_in: int, size: int):
+        key_weight, key_recurrent = jax.random.split(key)
+        self.weight = narrow(key_weight, (num_in, 4 * size), size)
+        self.recurrent = narrow(key_recurrent, (size, 4 * size), size)
+        self.bias = jnp.repeat(jnp.array([0.0, 1.0, 0.0, 0.0]), size)
+
+    def rest(self, num_envs: int) -> tuple[Array, Array]:
+        zeros = jnp.zeros((num_envs, self.recurrent.shape[0]))
+        return zeros, zeros
+
+    def read(self, x: Array) -> Array:
+        """x W + b, which needs no memory: of a whole sequence at once."""
+        return affine(x, self.weight, self.bias)
+
+    def advance(self, carry: tuple[Array, Array], read: Array) -> tuple[tuple[Array, Array], Array]:
+        """One step on, from what was `read`: the carry (h, c), and h once more as what is seen of it."""
+        h, c = carry
+        i, f, g, o = jnp.split(read + h @ self.recurrent, 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+
+class GRU(eqx.Module):
+    """Gated recurrent unit (Cho et al. 2014), reset after the product as cuDNN and PyTorch do.
+
+    r, z = sigmoid(x W + h U + b)
+    n = tanh(x W_n + b_n + r (h U_n + d))
+    h' = (1 - z) n + z h
+    """
+
+    weight: Array  # (in, 3 size): W and W_n
+    recurrent: Array  # (size, 3 size): U and U_n
+    bias: Array  # (3 size,)
+    inner: Array  # (size,): d
+
+    def __init__(self, key: Array, num_in: int, size: int):
+        key_weight, key_recurrent = jax.random.split(key)
+        self.weight = narrow(key_weight, (num_in, 3 * size), size)
+        self.recurrent = narrow(key_recurrent, (size, 3 * size), size)
+        self.bias = jnp.zeros(3 * size)
+        self.inner = jnp.zeros(size)
+
+    def rest(self, num_envs: int) -> Array:
+        return jnp.zeros((num_envs, self.recurrent.shape[0]))
+
+    def read(self, x: Array) -> Array:
+        """x W + b, which needs no memory: of a whole sequence at once."""
+        return affine(x, self.weight, self.bias)
+
+    def advance(self, carry: Array, read: Array) -> tuple[Array, Array]:
+        """One step on, from what was `read`: the carry h, and h once more as what is seen of it."""
+        h, size = carry, carry.shape[-1]
+        remembered = h @ self.recurrent
+        r, z = jnp.split(jax.nn.sigmoid(read[..., : 2 * size] + remembered[..., : 2 * size]), 2, -1)
+        inner = remembered[..., 2 * size :] + jnp.broadcast_to(self.inner, h.shape)
+        n = jnp.tanh(read[..., 2 * size :] + r * inner)
+        h = (1 - z) * n + z * h
+        return h, h
+
+
+CORES: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
+
+
+class Remembering(eqx.Module):
+    """Dense layers, of which the first may be two halves, a core that remembers, and a last layer."""
+
+    layers: list[Dense | Halves]
+    core: LSTM | GRU
+    head: Dense
+    activation: str = eqx.field(static=True)
+
+    def read(self, features: Array) -> Array:
+        """All that can be computed without memory."""
+        for layer in self.layers:
+            features = ACTIVATIONS[self.activation](layer(features))
+        return self.core.read(features)
+
+
+class RecurrentActorCritic(eqx.Module):
+    """A policy and a value on one encoder, each with a memory of its own."""
+
+    encoder: Encoder
+    actor: Remembering
+    critic: Remembering
+    log_std: Array | None  # (A,) for continuous actions
+
+    def rest(self, num_envs: int) -> tuple[Tree, Tree]:
+        """The actor's carry and the critic's."""
+        return self.actor.core.rest(num_envs), self.critic.core.rest(num_envs)
+
+    def unroll(
+        self, features: Array, begins: Array, carry: tuple[Tree, Tree]
+    ) -> tuple[Array, Array, tuple[Tree, Tree]]:
+        """T steps on; the carry is zeros wherever an episode begins."""
+
+        def advance(carry, now):
+            (acts, judges), begins = now
+            actor, critic = forget(begins, carry)
+            actor, acts = self.actor.core.advance(actor, acts)
+            critic, judges = self.critic.core.advance(critic, judges)
+            return (actor, critic), (acts, judges)
+
+        acting, judging = sides(self.encoder)
+        read = (self.actor.read(features[..., acting]), self.critic.read(features[..., judging]))
+        carry, (acts, judges) = jax.lax.scan(advance, carry, (read, begins))
+        outputs = with_deviation(self.actor.head(acts), self.log_std)
+        return outputs, self.critic.head(judges)[..., 0], carry
+
+
+def narrow(key: Array, shape: tuple[int, ...], size: int) -> Array:
+    """Uniform within +-1 / sqrt(size), as PyTorch's cores begin."""
+    return jax.random.uniform(key, shape, minval=-(size**-0.5), maxval=size**-0.5)
+
+
+def forget(begins: Array, carry: Tree) -> Tree:
+    """Zeros where an episode begins; carry (E, ...) per leaf, begins (E,).
+
+    >>> forget(jnp.array([True, False]), jnp.ones((2, 3))).tolist()
+    [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+    """
+    return jax.tree.map(lambda x: jnp.where(begins.reshape(-1, *[1] * (x.ndim - 1)), 0.0, x), carry)
+
+
+def recurrent_actor_critic(
+    kind: Kind,
+    size: int,
+    *,
+    hidden: tuple[int, ...] = (64, 64),
+    critic_hidden: tuple[int, ...] | None = None,
+    activation: str = "tanh",
+    images: str = "nature",
+    init: str = "orthogonal",
+    init_log_std: float = 0.0,
+    split: Split = WHOLE,
+) -> RecurrentNetworkMaker:
+    """The usual actor-critic (`networks.actor_critic`) with cores of `size` before its heads.
+
+    Vectors go through separate `hidden` layers to the actor's core and the critic's; images through a shared
+    convolutional encoder and straight to the cores.
+
+    >>> import shoal
+    >>> spec = shoal.make("CartPole-v1").spec
+    >>> network = recurrent_actor_critic("gru", 16, hidden=())(jax.random.key(0), spec, num_outputs=2)
+    >>> features, begins = network.encoder(jnp.zeros((5, 3, 4))), jnp.zeros((5, 3), bool)
+    >>> outputs, value, carry = network.unroll(features, begins, network.rest(3))
+    >>> outputs.shape, value.shape
+    ((5, 3, 2), (5, 3))
+    """
+    check_activation(activation)
+
+    def part(key: Array, sizes: tuple[int, ...], num_out: int, gain: float) -> Remembering:
+        key_core, key_head, *keys = jax.random.split(key, len(sizes) + 1)
+        ends = zip(keys, sizes[:-1], sizes[1:], strict=True)
+        layers = [Dense(*end, INITIALIZERS[init]) for end in ends]
+        core = CORES[kind](key_core, sizes[-1], size)
+        return Remembering(layers, core, Dense(key_head, size, num_out, orthogonal(gain)), activation)
+
+    return put_together(
+        RecurrentActorCritic,
+        part,
+        hidden=hidden,
+        critic_hidden=critic_hidden,
+        activation=activation,
+        images=images,
+        init=init,
+        init_log_std=init_log_std,
+        split=split,
+    )

@@ -1,0 +1,46 @@
+"""Writes down what happens in a run: metrics, and in a population who descends from whom."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from shoal.runs.lineage import begin_lineage, extend_lineage
+from shoal.runs.metrics import MetricsWriter
+from shoal.training.loop import Report
+
+
+class Scribe:
+    """One run's files of numbers; a context manager.
+
+    `evolved` are the hyperparameters a population begins with, (L,) each; none where nothing is selected.
+    """
+
+    def __init__(self, folder: Path, resumed_step: int | None, evolved: Mapping[str, np.ndarray]):
+        self.folder, self.evolved = folder, tuple(evolved)
+        self.metrics = MetricsWriter(folder, resumed_step)
+        if evolved:
+            begin_lineage(folder, dict(evolved), resumed_step)
+
+    def __enter__(self) -> "Scribe":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.metrics.close()
+
+    def write(self, report: Report) -> None:
+        """Note a report."""
+        if report.selected:
+            values = {name: report.metrics[f"hypers/{name}"] for name in self.evolved}
+            who, score = report.metrics["population/parent"], report.metrics["population/score"]
+            extend_lineage(self.folder, report.step, who, score, values)
+        if report.due:
+            self.metrics.write(report.step, report.seconds, speeds(report) | report.metrics)
+
+
+def speeds(report: Report) -> dict[str, float]:
+    """Steps per second of all learners together, with and without compiling."""
+    return {
+        "steps_per_second": report.steps_per_second,
+        "steps_per_second_compiled": report.steps_per_second_compiled,
+    }

@@ -1,0 +1,1 @@
+"""Training: rollouts, the compiled program, the loop around it, evaluation."""

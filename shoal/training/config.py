@@ -1,0 +1,136 @@
+"""A run's settings: everything that decides its numbers."""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from shoal.errors import ShoalError
+from shoal.exchanges.exploration import Prior, read_priors
+from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.population import check_schedule
+from shoal.learners.dqn import DQNConfig
+from shoal.learners.ppo import PPOConfig
+from shoal.learners.td3 import TD3Config
+
+Algorithm: TypeAlias = PPOConfig | TD3Config | DQNConfig
+"""A learner's settings; which they are says what kind of learner it is."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A run: everything that decides its numbers."""
+
+    env: str
+    """Environment id, e.g. CartPole-v1; jax:, envpool: or gym: before it forces a backend."""
+    algo: Algorithm = field(default_factory=PPOConfig)
+    """The learner's settings."""
+    steps: int = 100_000
+    """Environment steps per learner, rounded up to whole rollouts."""
+    learners: int = 1
+    """How many learners train, each with its own seed."""
+    seed: int = 1
+    """Decides everything random."""
+    first_member: int = 0
+    """Number of the first learner: member 3 of a cohort, alone, is --learners 1 --first-member 3."""
+    hard_resets: bool = False
+    """Begin new episodes with every rollout, dropping those under way, instead of going on with them."""
+    reports: int = 100
+    """About how many rows of metrics the run writes per learner."""
+    env_options: dict[str, Any] = field(default_factory=dict)
+    """Options for the environment's own constructor."""
+    frame_stack: int = 1
+    """How many of the last observations a learner sees at once."""
+    env_spread: float = 0.0
+    """How far the learners' worlds differ: the deviation their physical parameters are drawn with."""
+    env_params: Any = None
+    """Their physical parameters, given: a JSON file, {"0": {"gravity": 9.8, "length": 0.7}, ...}."""
+    evolve: tuple[str, ...] = ()
+    """Hyperparameters that each learner draws for itself, and populations change: names, or name=PRIOR, e.g.
+    learning_rate "gamma=one-minus-log 0.9 0.999". A population has some that it changes unless told (PPO's:
+    learning_rate, clip_coef and ent_coef)."""
+    schedule: Any = None
+    """Hyperparameters by a plan: [[step, {learning_rate: 0.001, ...}], ...], from each step on; what
+    --replay RUN takes from a population's best line of descent."""
+    exchanges: tuple[ExchangeConfig, ...] = ()
+    """How the learners learn together."""
+
+    def __post_init__(self):
+        for name in ("steps", "learners", "reports", "frame_stack"):
+            if getattr(self, name) < 1:
+                raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.seed < 0 or self.first_member < 0:
+            raise ShoalError("seed and first_member must not be negative")
+        if "frame_stack" in self.env_options:
+            raise ShoalError("frame_stack is no option of the environment's: say --frame-stack N")
+        if self.env_spread < 0:
+            raise ShoalError(f"env_spread must not be negative, but is {self.env_spread}")
+        if self.env_spread and self.env_params is not None:
+            raise ShoalError("worlds are drawn (env_spread) or given (env_params), not both")
+
+    def check(self) -> None:
+        """Raise where settings that belong together do not fit."""
+        if self.exchanges and self.learners < 2:
+            raise ShoalError("an exchange needs at least 2 learners: say --learners")
+        if self.algo.prox_coef and not any(exchange.mixes for exchange in self.exchanges):
+            raise ShoalError("prox_coef stays near what was received: it needs an exchange of parameters")
+        if self.algo.prox_coef and self.parts and not self.algo.learns <= self.parts:
+            needed = " and ".join(sorted(self.algo.learns))
+            raise ShoalError(f"prox_coef stays near what was received: exchange {needed}")
+        if self.frame_stack > 1 and isinstance(self.algo, PPOConfig) and self.algo.split_start is not None:
+            raise ShoalError("split_start splits one observation, not a stack of them: leave out frame_stack")
+        if sum(exchange.selects for exchange in self.exchanges) > 1:
+            raise ShoalError("a population has one rule of selection, not several")
+        if idle := [name for name in read_priors(self.evolve) if name in self.idle]:
+            raise ShoalError(f"evolve {idle[0]}: it has no effect; that takes {self.idle[idle[0]]}")
+        if self.schedule is not None:
+            check_schedule(self.schedule)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        """Hyperparameters that change nothing as configured, each with what it takes."""
+        unheard = not any(exchange.penalises for exchange in self.exchanges)
+        return self.algo.idle | ({"comm_penalty_coeff": "an exchange that penalises"} if unheard else {})
+
+    @property
+    def parts(self) -> set[str]:
+        """The parts of the parameters that are exchanged; none are named where all of them are."""
+        return {part.partition(":")[0] for exchange in self.exchanges for part in exchange.parts}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `make` is told beside the environment's name."""
+        return self.env_options | ({"frame_stack": self.frame_stack} if self.frame_stack > 1 else {})
+
+    def steps_after(self, iteration: int) -> int:
+        """Environment steps per learner after so many iterations."""
+        return iteration * self.algo.rollout_size
+
+    @property
+    def num_iterations(self) -> int:
+        """Rollouts, and updates, in the run."""
+        return -(-self.steps // self.algo.rollout_size)
+
+    @property
+    def report_every(self) -> int:
+        """Iterations between rows of metrics."""
+        return max(1, self.num_iterations // self.reports)
+
+    @property
+    def priors(self) -> dict[str, Prior]:
+        """What learners draw, and populations change."""
+        selects = any(exchange.selects for exchange in self.exchanges)
+        return read_priors(self.evolve or (self.algo.evolved if selects else ()))
+
+    @property
+    def evolving(self) -> tuple[str, ...]:
+        """The hyperparameters that are not the same for every learner at all times."""
+        return (*self.priors, *(self.schedule[0][1] if self.schedule else ()))
+
+    @property
+    def selection_every(self) -> int | None:
+        """Iterations between selections, where there are any."""
+        return next((exchange.local_updates for exchange in self.exchanges if exchange.selects), None)
+
+    @property
+    def shares_gradients(self) -> bool:
+        """Whether the learners take every step together."""
+        return any(exchange.exchange == "gradients" for exchange in self.exchanges)

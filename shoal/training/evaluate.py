@@ -1,0 +1,365 @@
+"""Evaluation: returns of every learner, greedy unless asked otherwise, one whole episode per environment."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import NamedSharding
+
+from shoal.distributed.mesh import ROWS, WHOLE, make_mesh, on_each_device
+from shoal.envs.adapters.gymnasium import raise_crash
+from shoal.errors import ShoalError
+from shoal.ops import trees
+from shoal.training.rollout import Worlds, begin, outcome, score
+from shoal.training.scores import by_team, team_return
+from shoal.types import Env, EnvRecipe, EnvSpec, Learner, LearnerState, Tree
+
+CHUNK = 64
+"""Steps between two looks at whether everyone is done."""
+PATIENCE = 1_000_000
+"""Steps after which an episode that has no limit of its own is given up."""
+OWN = "own"
+"""What a learner's own world is called."""
+
+
+class Tally(NamedTuple):
+    """The first episode of every environment."""
+
+    done: Array  # (L, E)
+    returns: Array  # (L, E) or (L, E, A)
+    lengths: Array  # (L, E)
+
+
+class Evaluation(NamedTuple):
+    """Raw returns of one learner."""
+
+    learner: int | str
+    episodes: int
+    return_mean: float
+    return_std: float
+    return_min: float
+    return_max: float
+    length_mean: float
+    world: str
+    agents: dict[str, float] | None = None  # means by agent and team, and win rates, where there are agents
+
+    def printed(self) -> dict[str, Any]:
+        """Its values by their names; what there is to say of agents, beside the others."""
+        return {name: x for name, x in self._asdict().items() if name != "agents"} | (self.agents or {})
+
+
+def greedy(learner: Learner) -> Learner:
+    """The same learner without exploration."""
+
+    def silence(key, shape):
+        like = jax.eval_shape(lambda key: learner.draw(key, shape), key)
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+
+    return learner._replace(draw=silence)
+
+
+def player(learner: Learner, sampled: bool) -> Learner:
+    """The learner as it plays: greedily, or drawing its actions as in training."""
+    return learner if sampled else greedy(learner)
+
+
+def evaluate(
+    recipe: EnvRecipe,
+    learner: Learner,
+    cohort: LearnerState,
+    episodes: int = 100,
+    seed: int = 0,
+    params: Tree | None = None,
+    sampled: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and lengths, (L, episodes) each, of a cohort's greedy policies, or of `sampled` actions.
+
+    Every environment plays exactly one episode, so short episodes do not count more than long ones.
+    `params` are the worlds to play them in, (L, episodes) per leaf; the default one unless given.
+    """
+    return next(_evaluations(recipe, player(learner, sampled), cohort, episodes, seed, [params]))
+
+
+def evaluate_worlds(
+    recipe: EnvRecipe,
+    learner: Learner,
+    cohort: LearnerState,
+    names: Sequence[int | str],
+    places: dict[str, Tree],
+    seed: int = 0,
+    sampled: bool = False,
+) -> list[Evaluation]:
+    """A row for each learner in each of the worlds it visits (`visits` makes `places`), from the same starts.
+
+    `names` are the learners' numbers; one without a number, such as "mean", has no world of its own.
+    """
+    episodes = jax.tree.leaves(places)[0].shape[1]
+    played = _evaluations(recipe, player(learner, sampled), cohort, episodes, seed, places.values())
+    scores = dict(zip(places, played, strict=True))
+    return [
+        summarise(name, returns[row], lengths[row], world, recipe.spec)
+        for row, name in enumerate(names)
+        for world, (returns, lengths) in scores.items()
+        if world != OWN or not isinstance(name, str)
+    ]
+
+
+def visits(
+    names: Sequence[int | str],
+    worlds: Tree,
+    episodes: int,
+    fresh: Tree | None = None,
+    each: bool = False,
+) -> dict[str, Tree]:
+    """Which world every episode is played in, (L, episodes) per leaf, by what the worlds are to a learner.
+
+    own       learner k in world k
+    seen      episode e in world e mod W
+    unseen    episode e in fresh world e mod F, where `fresh` worlds are given
+    world k   every episode in world k, where `each` is asked for
+
+    worlds (W,) per leaf, one for each learner that was trained; fresh (F,) per leaf. `names` are the L
+    learners that visit, out of those W; "mean" is the average of all and stands in for none.
+    """
+    num_learners, num_worlds = len(names), len(jax.tree.leaves(worlds)[0])
+    own = np.array([0 if isinstance(name, str) else name for name in names])
+    turns = np.arange(episodes)
+    placed = {OWN: _place(worlds, np.repeat(own[:, None], episodes, 1))}
+    placed["seen"] = _place(worlds, np.tile(turns % num_worlds, (num_learners, 1)))
+    if fresh is not None:
+        num_fresh = len(jax.tree.leaves(fresh)[0])
+        placed["unseen"] = _place(fresh, np.tile(turns % num_fresh, (num_learners, 1)))
+    for k in range(num_worlds if each else 0):
+        placed[f"world {k}"] = _place(worlds, np.full((num_learners, episodes), k))
+    return placed
+
+
+def distances(learner: Learner, cohort: LearnerState, obs: Tree) -> np.ndarray:
+    """How far the policies are apart: d_ij = mean_b distance(state_i, state_j, obs_ib), (L, L).
+
+    obs (L, B, ...) per leaf: what each learner sees. All pairs are computed at once, so: small cohorts.
+    """
+    distance = learner.distance
+    if distance is None:
+        raise ShoalError("this learner has no `distance`, so its policies cannot be compared")
+    apart = lambda mine, other, obs: jnp.mean(distance(mine, other, obs))
+    to_all = jax.vmap(apart, (None, 0, None))
+    cohort, obs = jax.device_get((cohort, obs))
+    return np.asarray(jax.jit(jax.vmap(to_all, (0, None, 0)))(cohort, cohort, obs))
+
+
+def summarise(
+    name: int | str,
+    returns: np.ndarray,
+    lengths: np.ndarray,
+    world: str = "default",
+    spec: EnvSpec | None = None,
+) -> Evaluation:
+    """The row that is printed for one learner's episodes, (episodes,) each; a `spec` tells whose returns."""
+    apart = by_team(spec, returns) if spec else {}
+    returns = team_return(spec, returns) if spec else returns
+    returns = np.asarray(returns, np.float64)  # in which equal returns have the mean they all are
+    return Evaluation(
+        learner=name,
+        episodes=len(returns),
+        return_mean=float(returns.mean()),
+        return_std=float(returns.std()),
+        return_min=float(returns.min()),
+        return_max=float(returns.max()),
+        length_mean=float(lengths.mean()),
+        world=world,
+        agents={each: float(x.mean()) for each, x in apart.items()},
+    )
+
+
+class Trajectory(NamedTuple):
+    """One episode of T steps."""
+
+    obs: Tree  # (T + 1, ...) the last one included, on which nobody acted
+    action: Tree  # (T, ...) as the learner gave it, before the environment clips it
+    reward: np.ndarray  # (T,) raw
+
+
+def episode(
+    recipe: EnvRecipe,
+    learner: Learner,
+    cohort: LearnerState,
+    seed: int = 0,
+    max_steps: int = 1000,
+    params: Tree | None = None,
+    sampled: bool = False,
+) -> Iterator[tuple[np.ndarray, float]]:
+    """Pictures and raw rewards of one episode of a cohort of one, greedy or `sampled`, step by step.
+
+    `params` is the world to play it in, () per leaf; the default one unless given.
+    """
+    env = recipe.build(_episode_seeds(seed), True)
+    for moment in _moments(env, player(learner, sampled), cohort, seed, max_steps, params):
+        yield env.render(moment.state, 0), moment.reward
+
+
+def trajectory(
+    recipe: EnvRecipe,
+    learner: Learner,
+    cohort: LearnerState,
+    seed: int = 0,
+    max_steps: int = 1000,
+    params: Tree | None = None,
+) -> Trajectory:
+    """What was seen, done and paid in that same greedy episode, without pictures."""
+    env = recipe.build(_episode_seeds(seed), False)
+    moments = list(_moments(env, greedy(learner), cohort, seed, max_steps, params))
+    line_up = lambda steps: jax.tree.map(lambda *rows: np.concatenate(rows), *steps)
+    return Trajectory(
+        obs=line_up([moment.obs for moment in moments]),
+        action=line_up([moment.action for moment in moments[1:]]),
+        reward=np.array([moment.reward for moment in moments[1:]]),
+    )
+
+
+class _Moment(NamedTuple):
+    """How things are at one moment of an episode, and what led there."""
+
+    state: Tree  # (1, ...)
+    obs: Tree  # (1, ...)
+    action: Tree  # (1, ...); None at the start
+    reward: float
+
+
+def _episode_seeds(seed: int) -> np.ndarray:
+    """The one environment's, (1, 1)."""
+    return np.random.SeedSequence([seed, 11]).generate_state(1)[None]
+
+
+def _moments(
+    env: Env, learner: Learner, cohort: LearnerState, seed: int, max_steps: int, params: Tree | None
+) -> Iterator[_Moment]:
+    key_reset, key_play = jax.random.split(jax.random.key(seed))
+    _check_params(env.spec, params, ())
+    world = env.spec.params if params is None else params
+    params = jax.tree.map(lambda x: jnp.full(1, x, jnp.float32), world)
+    state, step = jax.jit(env.reset)(jax.random.split(key_reset, 1), params)
+    yield _Moment(state, step.obs, None, 0.0)
+    one = learner.visit(trees.take(cohort, 0), 1)
+
+    @jax.jit
+    def advance(t, memory, state, obs, begins):
+        key = jax.random.fold_in(key_play, t)
+        chance = trees.take(env.draw(jax.random.split(key, 1), state, 1), 0)
+        noise = trees.take(learner.draw(jax.random.fold_in(key, 1), (1, 1)), 0)
+        action, memory = learner.act(one._replace(memory=memory), obs, noise, begins)
+        state, step = env.step(state, action, chance)
+        reward, _, over = outcome(step, step.info)
+        return memory, state, step.obs, ~step.valid, action, (team_return(env.spec, reward)[0], over[0])
+
+    memory, obs, begins = one.memory, step.obs, ~step.valid
+    for t in range(max_steps):
+        memory, state, obs, begins, action, ending = advance(t, memory, state, obs, begins)
+        reward, over = jax.device_get(ending)
+        raise_crash()
+        yield _Moment(state, obs, action, float(reward))
+        if over:
+            return
+
+
+def _evaluations(
+    recipe: EnvRecipe,
+    learner: Learner,
+    cohort: LearnerState,
+    episodes: int,
+    seed: int,
+    places: Iterable[Tree | None],
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Returns and lengths, (L, episodes) each, once for each of `places`; the program is compiled once."""
+    num_learners = jax.tree.leaves(cohort)[0].shape[0]
+    mesh = make_mesh(num_learners, parallel=recipe.spec.parallel)
+    seeds = np.random.SeedSequence([seed, 7]).generate_state(num_learners * episodes)
+    env = recipe.build(seeds.reshape(mesh.shape["learners"], -1), False)
+    keys = jax.random.split(jax.random.key(seed), (num_learners, episodes))
+    reset = jax.jit(on_each_device(mesh, partial(_begin, env), ROWS, ROWS))
+    local_play = partial(_play, env, learner)
+    play = jax.jit(on_each_device(mesh, local_play, (WHOLE, ROWS, ROWS, ROWS, ROWS), ROWS))
+    cohort = jax.vmap(lambda state: learner.visit(state, episodes))(cohort)
+    cohort = jax.device_put(cohort, NamedSharding(mesh, ROWS))  # it may come from more devices, or from none
+
+    def finish(worlds: Worlds, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+        memory, models = cohort.memory, cohort._replace(memory=())
+        for chunk in range(PATIENCE // CHUNK):
+            key = jax.random.fold_in(jax.random.key(seed), chunk)
+            memory, worlds, tally = play(key, models, memory, worlds, tally)
+            done = np.all(tally.done)
+            raise_crash()
+            if done:
+                return np.asarray(tally.returns), np.asarray(tally.lengths)
+        raise ShoalError(f"an episode of {recipe.spec.name} did not end within {PATIENCE:,} steps")
+
+    for params in places:
+        _check_params(recipe.spec, params, (num_learners, episodes))
+        yield finish(*reset(keys, params))
+
+
+def _place(worlds: Tree, index: np.ndarray) -> Tree:
+    """The worlds with these numbers, in the shape of `index`."""
+    return jax.tree.map(lambda x: np.asarray(x)[index], worlds)
+
+
+def _check_params(spec: EnvSpec, params: Tree | None, shape: tuple[int, ...]) -> None:
+    """Refuse worlds of another environment, and any that would end up with the wrong learner."""
+    if params is None:
+        return
+    if jax.tree.structure(params) != jax.tree.structure(spec.params):
+        raise ShoalError(f"{spec.name} has the parameters {spec.params}, not {params}")
+    shapes = {np.shape(leaf) for leaf in jax.tree.leaves(params)} - {shape}
+    if shapes:
+        raise ShoalError(f"parameters of {spec.name} must be {shape} per leaf here, not {shapes.pop()}")
+
+
+def _begin(env: Env, keys: Array, params: Tree | None) -> tuple[Worlds, Tally]:
+    given = env.spec.params if params is None else params
+    params = jax.tree.map(lambda x: jnp.full(keys.shape, x, jnp.float32), given)
+    worlds = begin(env, keys, params)
+    nothing = jnp.zeros_like(worlds.episodes.running_return)
+    return worlds, Tally(jnp.zeros(keys.shape, bool), nothing, jnp.zeros(keys.shape, jnp.int32))
+
+
+def _play(
+    env: Env,
+    learner: Learner,
+    key: Array,
+    models: LearnerState,
+    memory: Tree,
+    worlds: Worlds,
+    tally: Tally,
+) -> tuple[Tree, Worlds, Tally]:
+    num_learners, num_envs = tally.done.shape
+    key = jax.random.fold_in(key, jax.lax.axis_index("learners"))
+    chance = env.draw(jax.random.split(key, num_learners * num_envs), worlds.state, CHUNK)
+    noise = jax.vmap(lambda key: learner.draw(key, (CHUNK, num_envs)), out_axes=1)(
+        jax.random.split(jax.random.fold_in(key, 1), num_learners)
+    )
+
+    def advance(carry, randomness):
+        memory, state, obs, begins, running, tally = carry
+        noise, chance = randomness
+        action, memory = jax.vmap(learner.act)(models._replace(memory=memory), obs, noise, begins)
+        state, rows = env.step(state, trees.merge_axes(action), chance)
+        step = trees.split_axis(rows, num_learners)
+        running, (over, total, length) = score(running, outcome(step, step.info))
+        first = over & ~tally.done
+        tally = Tally(
+            tally.done | over,
+            jnp.where(trees.align(first, total), total, tally.returns),
+            jnp.where(first, length, tally.lengths),
+        )
+        return (memory, state, step.obs, ~step.valid, running, tally), None
+
+    episodes = worlds.episodes
+    running = (episodes.running_return, episodes.running_length)
+    start = (memory, worlds.state, worlds.step.obs, ~worlds.step.valid, running, tally)
+    (memory, state, obs, begins, running, tally), _ = jax.lax.scan(advance, start, (noise, chance))
+    episodes = episodes._replace(running_return=running[0], running_length=running[1])
+    return memory, Worlds(state, worlds.step._replace(obs=obs, valid=~begins), episodes), tally

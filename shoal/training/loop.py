@@ -1,0 +1,149 @@
+"""Training: an iterator of reports.
+
+for report in train(TrainConfig("CartPole-v1", steps=50_000)):
+    print(report.step, report.metrics["return_mean"])
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from shoal.distributed.processes import FailedElsewhere, anywhere, fetch, told
+from shoal.envs.adapters.gymnasium import take_crash
+from shoal.training.config import TrainConfig
+from shoal.training.profile import Profile, staged
+from shoal.training.program import Pulse, Trainer, TrainState, make_trainer
+from shoal.training.scores import scores
+
+Advance: TypeAlias = Callable[[TrainState, Any], tuple[TrainState, Pulse]]
+"""So many iterations further."""
+PULSE_SECONDS = 0.5
+"""About how long the compiled program runs before Python looks up."""
+
+
+class Clock(NamedTuple):
+    """What a run has used and done, since it began."""
+
+    seconds: float = 0.0  # compiling included
+    compile_seconds: float = 0.0
+    valid_steps: int = 0  # by all learners
+
+
+class Report(NamedTuple):
+    """How training stands."""
+
+    iteration: int
+    step: int  # environment steps per learner
+    due: bool  # whether this is a row of metrics or only a sign of life
+    selected: bool  # whether the learners were ranked and replaced just before
+    metrics: dict[str, np.ndarray]  # (L,) each
+    bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was no finite number
+    clock: Clock
+    state: TrainState  # whose replay, where there is one, lasts until the next report
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began, compiling included."""
+        return self.clock.seconds
+
+    @property
+    def steps_per_second(self) -> float:
+        """Valid environment steps of all learners, over all seconds."""
+        return self.clock.valid_steps / max(self.clock.seconds, 1e-9)
+
+    @property
+    def steps_per_second_compiled(self) -> float:
+        """The same without the seconds spent compiling."""
+        return self.clock.valid_steps / max(self.clock.seconds - self.clock.compile_seconds, 1e-9)
+
+    def after(self, before: Clock) -> "Report":
+        """The same report, of a run that had used `before` when it was resumed."""
+        return self._replace(clock=Clock(*(a + b for a, b in zip(before, self.clock, strict=True))))
+
+
+def train(config: TrainConfig, **parts) -> Iterator[Report]:
+    """Train, yielding a report about `config.reports` times.
+
+    `parts` are those of `make_trainer`: an environment, a network or an exchange of your own, a mesh.
+
+    >>> import shoal
+    >>> config = shoal.TrainConfig("CartPole-v1", steps=1024, learners=2, seed=1, reports=2)
+    >>> for report in shoal.train(config):
+    ...     print(report.step, report.metrics["return_mean"].shape)
+    512 (2,)
+    1024 (2,)
+    """
+    trainer = make_trainer(config, **parts)
+    return (report for report in pulses(trainer, trainer.begin()) if report.due)
+
+
+def pulses(trainer: Trainer, state: TrainState, profile: Profile | None = None) -> Iterator[Report]:
+    """Train to the end from `state`, with a sign of life about every `PULSE_SECONDS`.
+
+    Where rows fall depends on the configuration alone, never on the clock. With a `profile`, the parts of
+    each iteration are run and timed one by one.
+    """
+    config = trainer.config
+    began = time.perf_counter()
+    iteration, count, valid_steps = int(state.iteration), 1, 0
+    advance = staged(trainer.stages, state, profile) if profile else compiled(trainer, state)
+    compare = trainer.compare.lower(state).compile() if config.learners > 1 else None
+    anywhere(False)  # until everyone has compiled
+    compile_seconds = time.perf_counter() - began
+    selects = config.selection_every
+    while iteration < config.num_iterations:
+        row = min((iteration // config.report_every + 1) * config.report_every, config.num_iterations)
+        ranking = (iteration // selects + 1) * selects if selects else row
+        count = min(count, row - iteration, ranking - iteration)
+        before = time.perf_counter()
+        state, pulse = run(advance, state, count)
+        now = time.perf_counter()
+        iteration += count
+        valid_steps += int(np.sum(pulse.valid_steps))
+        due, selected = iteration == row, bool(selects) and iteration == ranking
+        metrics = pulse.metrics | scores(trainer.recipe.spec, state.worlds.episodes)
+        if due or selected:
+            hypers = fetch(state.cohort.hypers)
+            metrics |= {f"hypers/{name}": getattr(hypers, name) for name in config.evolving}
+        if due and compare:
+            metrics |= fetch(compare(state)) | trainer.exchange.account(metrics)
+        if due and profile:
+            metrics |= {name: np.full(config.learners, x) for name, x in profile.row().items()}
+        yield Report(
+            iteration=iteration,
+            step=config.steps_after(iteration),
+            due=due,
+            selected=selected,
+            metrics=metrics,
+            bad_rewards=pulse.bad_rewards,
+            clock=Clock(now - began, compile_seconds, valid_steps),
+            state=state,
+        )
+        if profile:
+            profile.add("logging", time.perf_counter() - now)
+        count = told(max(1, min(2 * count, int(PULSE_SECONDS * count / (now - before)))))
+
+
+def compiled(trainer: Trainer, state: TrainState) -> Advance:
+    """`trainer.advance`, compiled; a replay is changed in place, so the one in an older state is gone.
+
+    Not where an environment may raise: what was reached before is then still there to be saved.
+    """
+    if trainer.learner.grouped or trainer.recipe.may_raise:
+        return trainer.advance.lower(state, np.int32(1)).compile()
+    apart = lambda state: (state.cohort.memory, state._replace(cohort=state.cohort._replace(memory=())))
+    program = trainer.advance_in_place.lower(*apart(state), np.int32(1)).compile()
+    return lambda state, count: program(*apart(state), count)
+
+
+def run(advance: Advance, state: TrainState, count: int) -> tuple[TrainState, Pulse]:
+    """Advance and wait; an environment that raised meanwhile is reported as itself, by its process."""
+    state, pulse = advance(state, np.int32(count))
+    pulse = jax.device_get(pulse)
+    crash = take_crash()
+    if (where := anywhere(crash is not None)) is not None:
+        raise crash or FailedElsewhere(f"rank {where} failed")
+    return state, pulse

@@ -1,0 +1,97 @@
+"""How learners stand: their scores, and how far they are from each other."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shoal.distributed.processes import fetch
+from shoal.ops import trees
+from shoal.training.rollout import Episodes
+from shoal.types import EnvSpec, Learner, LearnerState, Standing, Tree
+
+PEERS = 8
+"""How many others a learner's policy is compared with in reports."""
+RECENT = 20
+"""Episodes by which learners are ranked and weighed."""
+
+
+def standing(spec: EnvSpec, episodes: Episodes, samples: Array) -> Standing:
+    """How the learners stand, for an exchange to use: their returns are of the last `RECENT` episodes."""
+    window, scored = episodes.returns.shape[1], team_return(spec, episodes.returns)
+    age = (episodes.finished[:, None] - 1 - jnp.arange(window)[None]) % window
+    known = jnp.isfinite(scored) & (age < RECENT)
+    total = jnp.sum(jnp.where(known, scored, 0.0), 1)
+    returns = jnp.where(jnp.any(known, 1), total / jnp.maximum(jnp.sum(known, 1), 1), jnp.nan)
+    present = jnp.ones(samples.shape, bool)
+    return Standing(samples.astype(jnp.float32), returns, episodes.finished, present)
+
+
+def disagreement(learner: Learner, cohort: LearnerState, obs: Tree) -> dict[str, Array]:
+    """How far each learner's parameters are from the mean, and its policy from some others'.
+
+    The policies are those of up to `PEERS` learners, evenly spaced along the cohort, at the
+    observations (L, E, ...) before the learner.
+    """
+    rows, _ = trees.as_matrix(cohort.params)
+    apart = {"disagreement/params": jnp.linalg.norm(rows - jnp.mean(rows, 0, keepdims=True), axis=1)}
+    if learner.distance is None:
+        return apart
+    num_learners = rows.shape[0]
+    shifts = sorted({round(k * num_learners / (PEERS + 1)) for k in range(1, PEERS + 1)} - {0, num_learners})
+    read = lambda cohort: LearnerState(cohort.params, cohort.statistics, (), (), ())
+
+    def apart_from(shift):
+        others = jax.tree.map(lambda x: jnp.roll(x, shift, 0), read(cohort))
+        apart = jax.vmap(learner.distance)(read(cohort), others, obs)
+        return jnp.mean(apart, tuple(range(1, apart.ndim)))
+
+    return apart | {"disagreement/policy": jnp.mean(jnp.stack([apart_from(s) for s in shifts]), 0)}
+
+
+def scores(spec: EnvSpec, episodes: Episodes) -> dict[str, np.ndarray]:
+    """Raw scores over the last finished episodes; NaN until one has finished."""
+    returns, lengths, finished = fetch((episodes.returns, episodes.lengths, episodes.finished))
+    total = team_return(spec, returns)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, as wanted
+        return {
+            "return_mean": np.nanmean(total, 1),
+            "return_std": np.nanstd(total, 1),
+            "length_mean": np.nanmean(lengths, 1),
+            "episodes": finished,
+        } | {name: np.nanmean(x, 1) for name, x in by_team(spec, returns).items()}
+
+
+def team_return(spec: EnvSpec, returns: Any) -> Any:
+    """The score of a learner: (...) as it is; of (..., A) agents' returns the first team's sum."""
+    if spec.agents is None:
+        return returns
+    mine = np.array(spec.teams or [0] * spec.agents) == 0
+    return returns[..., mine].sum(-1)
+
+
+def by_team(spec: EnvSpec, returns: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns (..., A) by agent and by team, and how often each team has more than any other, each (...).
+
+    A draw is half a win for each of two; an episode that is not over (NaN) counts for nobody.
+
+    >>> spec = EnvSpec("game", "jax", Box((1,)), Discrete(2), agents=3, teams=(0, 0, 1))
+    >>> found = by_team(spec, np.array([[1.0, 2.0, 4.0], [1.0, 1.0, 2.0]]))
+    >>> found["return_team0"].tolist(), found["win_rate_team1"].tolist()
+    ([3.0, 2.0], [1.0, 0.5])
+    """
+    if spec.agents is None:
+        return {}
+    each = {f"return_agent{agent}": returns[..., agent] for agent in range(spec.agents)}
+    sides = sorted(set(spec.teams))
+    if len(sides) < 2:
+        return each
+    totals = np.stack([returns[..., np.array(spec.teams) == side].sum(-1) for side in sides])
+    first = totals == totals.max(0)
+    won = np.where(np.isnan(totals), np.nan, first / np.maximum(first.sum(0), 1))
+    each |= {f"return_team{side}": totals[row] for row, side in enumerate(sides)}
+    return each | {f"win_rate_team{side}": won[row] for row, side in enumerate(sides)}

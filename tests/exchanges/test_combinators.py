@@ -1,0 +1,361 @@
+"""The grammar of exchanges: who meets when, with which of their parameters, and what the others keep."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.envs.registry import make
+from shoal.errors import ShoalError
+from shoal.exchanges.combinators import UNITS, absent, chain, every, none, participate, select, together
+from shoal.exchanges.mixing import average
+from shoal.learners.ppo import PPOConfig, ppo
+from shoal.ops import trees
+from shoal.types import Exchange, ExchangeMemory, LearnerState, Rollout, Standing
+
+KEY = jax.random.key(5)
+
+
+class Net(NamedTuple):
+    """Parameters with the names that networks have."""
+
+    actor: dict
+    critic: dict
+    log_std: jax.Array
+
+
+def cohort_of(params):
+    return LearnerState(params, (), (), (), ())
+
+
+def numbers(*values):
+    """Learners of one parameter each."""
+    return cohort_of({"w": jnp.array(values, jnp.float32)[:, None]})
+
+
+def net(num_learners, seed=0):
+    """Learners of an actor, a critic and a spread, all different."""
+    draw = lambda i, *shape: jax.random.normal(jax.random.key(100 * seed + i), (num_learners, *shape))
+    return Net({"w": draw(0, 2, 3), "b": draw(1, 3)}, {"w": draw(2, 2)}, draw(3, 1))
+
+
+def standing(num_learners, **changes):
+    everyone = jnp.ones(num_learners, bool)
+    zeros = jnp.zeros(num_learners)
+    return Standing(zeros, zeros, zeros.astype(jnp.int32), everyone)._replace(**changes)
+
+
+def change(function, name="met", advise=None):
+    """w <- function(key, w, standing) for everyone, and a count of the meetings as the metric `name`."""
+
+    def apply(key, memory, cohort, now):
+        params = jax.tree.map(lambda w: function(key, w, now), cohort.params)
+        memory = ExchangeMemory(memory.rows + 1)
+        return memory, cohort._replace(params=params), {name: memory.rows.astype(jnp.float32)}
+
+    def init(cohort):
+        return ExchangeMemory(jnp.zeros(trees.num_rows(cohort), jnp.int32)), cohort
+
+    exchange = Exchange(init, apply)
+    return exchange if advise is None else exchange._replace(advise=advise)
+
+
+def rewarded(value):
+    """One learner's rollout of one step, with this reward."""
+    one = jnp.full((1, 1, 1), value)
+    return Rollout(one, one, one, one < 0, one < 0, one > 0, one[0])
+
+
+def bits(tree):
+    return [(x.shape, str(x.dtype), np.asarray(x).tobytes()) for x in jax.tree.leaves(tree)]
+
+
+# Nothing, and one after another
+
+
+def test_none_does_nothing():
+    exchange, cohort = none(), numbers(1, 2)
+    memory, begun = exchange.init(cohort)
+    assert begun is cohort
+    after = exchange.apply(KEY, memory, cohort, standing(2))
+    assert after == (ExchangeMemory(), cohort, {})
+    rollout = rewarded(1.0)
+    assert exchange.advise(memory, rollout) is rollout
+    assert exchange.account({}) == {}
+
+
+def test_a_chain_goes_in_order_and_adds_metrics_of_the_same_name():
+    """(1, 2) -> (2, 4) -> (5, 7); both links count `met`, one alone counts `other`."""
+    double, plus = change(lambda _, w, now: 2 * w), change(lambda _, w, now: w + 3)
+    exchange = chain(double, plus, change(lambda _, w, now: w, "other"))
+    memory, cohort = exchange.init(numbers(1, 2))
+    memory, cohort, metrics = exchange.apply(KEY, memory, cohort, standing(2))
+    assert cohort.params["w"][:, 0].tolist() == [5, 7]
+    assert {name: x.tolist() for name, x in metrics.items()} == {"met": [2, 2], "other": [1, 1]}
+    _, cohort, metrics = exchange.apply(KEY, memory, cohort, standing(2))
+    assert cohort.params["w"][:, 0].tolist() == [13, 17]
+    assert {name: x.tolist() for name, x in metrics.items()} == {"met": [4, 4], "other": [2, 2]}
+
+
+def test_every_link_has_a_key_of_its_own():
+    draw = lambda key, w, now: jax.random.normal(key, w.shape)
+    seen = []
+
+    def note(key, w, now):
+        seen.append(np.asarray(draw(key, w, now)))
+        return w
+
+    exchange = chain(*[change(note)] * 3)
+    memory, cohort = exchange.init(numbers(1, 2))
+    exchange.apply(KEY, memory, cohort, standing(2))
+    given = np.asarray(draw(KEY, jnp.zeros((2, 1)), None))
+    assert len(np.unique([x[0, 0] for x in (*seen, given)])) == 4
+
+
+def test_links_begin_in_order_and_each_sees_what_the_one_before_left():
+    seen = []
+
+    def begin(cohort):
+        seen.append(cohort.params["w"][0, 0].item())
+        return ExchangeMemory(), jax.tree.map(lambda w: w + 1, cohort)
+
+    _, cohort = chain(*[none()._replace(init=begin)] * 3).init(numbers(1, 2))
+    assert seen == [1, 2, 3]
+    assert cohort.params["w"][:, 0].tolist() == [4, 5]
+
+
+def test_advice_is_given_in_order_each_link_with_its_own_memory():
+    """(1 x 3) + 10: the links' memories are the 3 and the 10."""
+    times = lambda memory, rollout: rollout._replace(reward=rollout.reward * memory.rows)
+    plus = lambda memory, rollout: rollout._replace(reward=rollout.reward + memory.whole)
+    links = [none()._replace(advise=advise) for advise in (times, plus)]
+    rows, whole = (jnp.full((1, 1, 1), 3.0), ()), ((), jnp.full((1, 1, 1), 10.0))
+    found = chain(*links).advise(ExchangeMemory(rows, whole), rewarded(1.0))
+    assert found.reward.item() == 13
+
+
+def test_a_chain_accounts_for_all_its_links():
+    links = [none()._replace(account=lambda m, n=n: {n: m["x"]}) for n in ("a", "b")]
+    assert chain(*links).account({"x": 4}) == {"a": 4, "b": 4}
+
+
+# Now and then
+
+
+def test_every_third_update_they_meet_and_in_between_nothing_changes():
+    """Six parameters' bits, the samples that the meeting sees, and the metrics, over eight updates."""
+    exchange = every(3, change(lambda _, w, now: w + now.samples[:, None]))
+    memory, cohort = exchange.init(numbers(0.1, 0.2))
+    apply, values, metrics = jax.jit(exchange.apply), [], []
+    for update in range(1, 9):
+        before = bits(cohort)
+        now = standing(2, samples=jnp.array([update, 10.0 * update]))
+        memory, cohort, found = apply(KEY, memory, cohort, now)
+        assert (bits(cohort) == before) == (update not in (3, 6))
+        values.append(cohort.params["w"][:, 0].tolist())
+        metrics.append(found["met"].tolist())
+    assert values[2] == pytest.approx([6.1, 60.2])  # 1 + 2 + 3
+    assert values[5] == pytest.approx([21.1, 210.2])  # and 4 + 5 + 6, not all six
+    assert metrics == [[0, 0]] * 2 + [[1, 1]] * 3 + [[2, 2]] * 3
+
+
+def test_every_update_is_the_exchange_itself():
+    exchange = average()
+    assert every(1, exchange) is exchange
+    with pytest.raises(ShoalError, match="local_updates must be at least 1, not 0"):
+        every(0, exchange)
+
+
+def test_in_between_advice_goes_on():
+    times = lambda memory, rollout: rollout._replace(reward=rollout.reward * memory.rows[0])
+    exchange = every(4, change(lambda _, w, now: w, advise=times))
+    memory, cohort = exchange.init(numbers(1))
+    for expected in (0, 0, 0, 0, 1, 1, 1, 1, 2):
+        assert exchange.advise(memory, rewarded(1.0)).reward.item() == expected
+        memory, cohort, _ = exchange.apply(KEY, memory, cohort, standing(1))
+
+
+def test_every_passes_the_account_on():
+    spent = lambda metrics: {"spent": 1}
+    assert every(3, none()._replace(account=spent)).account({}) == {"spent": 1}
+
+
+def test_schedules_nest():
+    """Every second update, and of those every third: at the sixth."""
+    exchange = every(2, every(3, change(lambda _, w, now: w + now.samples[:, None])))
+    memory, cohort = exchange.init(numbers(0))
+    apply, values = jax.jit(exchange.apply), []
+    for _ in range(12):
+        memory, cohort, _ = apply(KEY, memory, cohort, standing(1, samples=jnp.ones(1)))
+        values.append(cohort.params["w"].item())
+    assert values == [0] * 5 + [6] * 6 + [12]
+
+
+# Some learners
+
+
+PRESENCE = change(lambda _, w, now: w + now.present[:, None])
+
+
+@pytest.mark.parametrize(
+    ("fraction", "num_learners", "expected"),
+    [(0.5, 6, 3), (0.4, 5, 2), (0.01, 5, 1), (0.99, 10, 10), (0.3, 10, 3), (1.0, 4, 4)],
+)
+def test_exactly_so_many_take_part(fraction, num_learners, expected):
+    exchange = participate(fraction, PRESENCE)
+    memory, cohort = exchange.init(numbers(*[0] * num_learners))
+    apply = jax.jit(exchange.apply)
+    for i in range(10):
+        _, after, _ = apply(jax.random.key(i), memory, cohort, standing(num_learners))
+        assert np.sum(after.params["w"] == 1) == expected
+
+
+def test_they_are_drawn_anew_each_time_and_all_get_their_turn():
+    """200 draws of 2 in 5: each learner about 80 times, 6.9 the deviation, and all ten pairs occur."""
+    exchange = participate(0.4, PRESENCE)
+    memory, cohort = exchange.init(numbers(*[0] * 5))
+    draw = lambda key: exchange.apply(key, memory, cohort, standing(5))[1].params["w"][:, 0]
+    drawn = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 200)))
+    assert np.all(np.abs(drawn.sum(0) - 80) < 28)
+    assert len(np.unique(drawn, axis=0)) == 10
+
+
+def test_who_was_absent_before_stays_absent():
+    exchange = participate(0.5, PRESENCE)
+    memory, cohort = exchange.init(numbers(*[0] * 6))
+    here = jnp.arange(6) < 2
+    draw = lambda key: exchange.apply(key, memory, cohort, standing(6, present=here))[1].params["w"][:, 0]
+    drawn = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 50)))
+    assert np.all(drawn[:, 2:] == 0)
+    assert set(drawn.sum(1)) == {0, 1, 2}
+
+
+def test_the_others_go_on_untouched_bit_for_bit():
+    exchange = participate(0.5, average())
+    cohort = cohort_of(net(4))
+    memory, cohort = exchange.init(cohort)
+    apply = jax.jit(exchange.apply)
+    for i in range(4):
+        _, after, metrics = apply(jax.random.key(i), memory, cohort, standing(4))
+        met = np.asarray(metrics["exchange/rounds"]) == 1
+        assert met.sum() == 2
+        for learner in range(4):
+            same = bits(trees.take(after, learner)) == bits(trees.take(cohort, learner))
+            assert same == (not met[learner])
+
+
+def test_the_draw_is_not_the_inner_exchanges_randomness():
+    seen = []
+    note = lambda key, w, now: seen.append(jax.random.key_data(key).tolist()) or w
+    exchange = participate(0.5, change(note))
+    memory, cohort = exchange.init(numbers(1, 2))
+    exchange.apply(KEY, memory, cohort, standing(2))
+    key_draw, key_inner = (jax.random.key_data(key).tolist() for key in jax.random.split(KEY))
+    assert seen == [key_inner]
+    assert key_inner != key_draw
+
+
+@pytest.mark.parametrize("fraction", [0, -0.5, 1.5])
+def test_impossible_fractions_are_refused(fraction):
+    with pytest.raises(ShoalError, match="participation must be above 0 and at most 1"):
+        participate(fraction, none())
+
+
+# Some parameters
+
+
+@pytest.mark.parametrize(
+    ("parts", "changed"),
+    [(["actor"], {"actor", "log_std"}), (["critic"], {"critic"}), (["actor", "critic"], {*Net._fields})],
+)
+def test_only_the_named_parts_change_and_log_std_goes_with_the_actor(parts, changed):
+    exchange = select(parts, average())
+    before = cohort_of(net(3))
+    memory, begun = exchange.init(before)
+    assert bits(begun) == bits(before)
+    _, after, metrics = exchange.apply(KEY, memory, begun, standing(3))
+    for name in Net._fields:
+        old, new = getattr(before.params, name), getattr(after.params, name)
+        if name in changed:
+            mean = jax.tree.map(lambda x: np.broadcast_to(np.mean(x, 0), x.shape), old)
+            jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), new, mean)
+        else:
+            assert bits(new) == bits(old)
+    sizes = {"actor": 9, "critic": 2, "log_std": 1}
+    sent = 4 * sum(sizes[name] for name in changed)
+    assert metrics["exchange/bytes"].tolist() == [sent] * 3
+
+
+def test_the_parts_of_a_real_network():
+    """Pendulum's actor is continuous, so there is a log_std."""
+    learner = ppo(PPOConfig(hidden=(4,)), make("Pendulum-v1").spec, 1)
+    one = jax.jit(learner.init)(KEY)
+    before = trees.stack([one, jax.tree.map(lambda x: x + 1, one)])
+    exchange = select(["actor"], average())
+    memory, begun = exchange.init(before)
+    _, after, _ = exchange.apply(KEY, memory, begun, standing(2))
+    assert bits(after.params.critic) == bits(before.params.critic)
+    halfway = jax.tree.map(lambda x: x + 0.5, (one.params.actor, one.params.log_std))
+    for learner in range(2):
+        found = trees.take((after.params.actor, after.params.log_std), learner)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), found, halfway)
+    assert jax.tree.structure(after) == jax.tree.structure(before)
+
+
+@pytest.mark.parametrize("parts", [["actor"], ["critic"]])
+def test_what_a_critics_numbers_are_measured_by_goes_with_the_critic(parts):
+    config = PPOConfig(hidden=(4,), norm_obs=True, norm_reward=True, norm_value=True)
+    learner = ppo(config, make("CartPole-v1").spec, 1)
+    one = jax.jit(learner.init)(KEY)
+    before = trees.stack([one, one._replace(statistics=jax.tree.map(lambda x: x + 4, one.statistics))])
+    exchange = select(parts, average())
+    memory, begun = exchange.init(before)
+    _, after, _ = exchange.apply(KEY, memory, begun, standing(2))
+    stayed = [bits(getattr(after.statistics, n)) == bits(getattr(before.statistics, n)) for n in UNITS]
+    assert stayed == [parts == ["actor"]] * 2
+    assert bits(after.statistics.obs) != bits(before.statistics.obs)
+
+
+def test_unknown_parts_are_named_with_those_there_are():
+    message = "no parameters are called head, torso; there are actor, critic, log_std"
+    exchange = select(["torso", "actor", "head"], average())
+    with pytest.raises(ShoalError, match=message):
+        exchange.init(cohort_of(net(2)))
+
+
+def test_without_a_log_std_an_actor_goes_alone():
+    exchange = select(["actor"], average())
+    params = {"actor": jnp.array([[1.0], [3.0]]), "critic": jnp.array([[1.0], [3.0]])}
+    memory, cohort = exchange.init(cohort_of(params))
+    _, after, _ = exchange.apply(KEY, memory, cohort, standing(2))
+    assert jax.tree.map(lambda x: x[:, 0].tolist(), after.params) == {"actor": [2, 2], "critic": [1, 3]}
+
+
+# The start
+
+
+def test_together_all_begin_as_the_first():
+    exchange = together(average())
+    before = cohort_of(net(3))._replace(hypers=jnp.arange(3.0), opt_state=jnp.arange(3.0))
+    _, begun = exchange.init(before)
+    for learner in range(3):
+        assert bits(trees.take(begun.params, learner)) == bits(trees.take(before.params, 0))
+    assert bits(begun._replace(params=())) == bits(before._replace(params=()))
+    _, begun = exchange.init(before._replace(anchor=net(3)))
+    assert bits(begun.anchor) == bits(begun.params)
+
+
+def test_together_the_exchange_begins_with_the_common_parameters():
+    seen = []
+    watch = none()._replace(init=lambda cohort: seen.append(cohort) or (ExchangeMemory(), cohort))
+    together(watch).init(numbers(4, 5))
+    assert seen[0].params["w"][:, 0].tolist() == [4, 4]
+
+
+def test_nobody_is_absents_standing():
+    nobody = absent(3)
+    assert nobody.present.tolist() == [False] * 3
+    assert nobody.samples.tolist() == nobody.returns.tolist() == nobody.episodes.tolist() == [0] * 3
+    assert nobody.episodes.dtype == jnp.int32

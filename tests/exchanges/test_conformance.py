@@ -1,0 +1,323 @@
+"""What holds for every exchange that settings can make: one suite, one row of settings each."""
+
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+
+from shoal.distributed.mesh import ROWS, WHOLE
+from shoal.envs.registry import make
+from shoal.exchanges import selection
+from shoal.exchanges.make import ExchangeConfig, make_exchange
+from shoal.learners.ppo import PPOConfig, ppo
+from shoal.ops import trees
+from shoal.ops.statistics import Running
+from shoal.types import Exchange, ExchangeMemory, LearnerState, Rollout, Standing, Tree
+
+NUM_LEARNERS = 6
+MESH = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
+KEY = jax.random.key(11)
+ROBUST = ("median", "trimmed-mean", "krum", "multi-krum", "geometric-median")
+MATRIX = {"comm_matrix": {str(i): {str((i + 1) % 6): 3.0, str((i + 2) % 6): 1.0} for i in range(6)}}
+
+
+def settings(exchange, **changes):
+    return (ExchangeConfig(exchange, **{"local_updates": 1} | changes),)
+
+
+CONFIGS = {
+    "none": (ExchangeConfig("none"),),
+    "gradients": (ExchangeConfig("gradients"),),
+    "average": settings("average"),
+    "average by samples": settings("average", weights="samples"),
+    "average by returns": settings("average", weights="returns"),
+    "average now and then": settings("average", local_updates=2),
+    "average of some": settings("average", participation=0.5),
+    "average of actors": settings("average", parts=("actor",)),
+    "average with momentum": settings("average", server="momentum"),
+    "average with adam": settings("average", server="adam", participation=0.5),
+    "average with moments": settings("average", share_moments=True),
+    "average of top-k": settings("average", compress="top-k", keep=0.1, participation=0.5),
+    "average of bytes": settings("average", compress="int8", server="momentum"),
+    "average in private": settings("average", clip=0.5, noise_multiplier=0.5),
+    "average with liars": settings("average", attack="noise", attackers=2),
+    "average near it": settings("average", use_comm_penalty=True),
+    "average from many starts": settings("average", common_start=False, share_statistics=False),
+    **{rule: settings(rule) for rule in ROBUST},
+    "median with liars": settings("median", attack="sign-flip", attackers=2, participation=0.7),
+    "krum of top-k": settings("krum", compress="top-k", keep=0.2, server="momentum"),
+    "gossip": settings("gossip"),
+    "gossip with all": settings("gossip", topology="complete"),
+    "gossip on a star": settings("gossip", topology="star", parts=("critic",)),
+    "gossip on a torus": settings("gossip", topology="torus", participation=0.5, share_moments=True),
+    "gossip at random": settings("gossip", topology="random-regular", degree=3, compress="int8"),
+    "gossip in pairs": settings("gossip", topology="pairs", share_moments=True),
+    "gossip in noisy pairs": settings("gossip", topology="pairs", clip=0.5, noise_multiplier=0.1),
+    "gossip by a file": settings("gossip", comm_matrix=MATRIX, compress="top-k", keep=0.1),
+    "gossip with liars": settings("gossip", attack="zero", attackers=1, clip=1.0),
+    "neighbours": settings("neighbours"),
+    "neighbours in pairs": settings("neighbours", topology="pairs", participation=0.7),
+    "neighbours by a file": settings("neighbours", comm_matrix=MATRIX, symmetrise=True, local_updates=2),
+    "neighbours that average": settings("neighbours", average_weights=True, topology="star"),
+    "neighbours that only average": settings("neighbours", average_weights=True, use_comm_penalty=False),
+    "two levels": settings("gossip", local_updates=2) + settings("average", local_updates=3),
+}
+ANCHORED = ("average", "gossip in pairs")  # again, with learners that stay near what they received
+CASES = {name: (configs, False) for name, configs in CONFIGS.items()}
+CASES |= {f"{name}, anchored": (CONFIGS[name], True) for name in ANCHORED}
+
+SYMMETRIC = (
+    "average",
+    "average by samples",
+    "average by returns",
+    "average now and then",
+    "average of actors",
+    "average with momentum",
+    "average with moments",
+    "average of bytes",
+    "average, anchored",
+    *ROBUST,
+    "gossip with all",
+)
+
+
+class Case(NamedTuple):
+    """An exchange, and learners about to meet."""
+
+    exchange: Exchange
+    memory: ExchangeMemory
+    cohort: LearnerState
+
+
+@cache
+def learner(anchored):
+    config = PPOConfig(hidden=(3,), num_envs=2, norm_obs=True, prox_coef=0.1 if anchored else 0.0)
+    return ppo(config, make("CartPole-v1").spec, 10)
+
+
+def drawn(tree, seed):
+    """Every real number of a tree drawn anew; counts, M2 and second moments stay positive."""
+    leaves, structure = jax.tree.flatten(tree)
+    rng = np.random.default_rng(seed)
+    real = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
+    draw = lambda x: jnp.asarray(rng.uniform(0.5, 2.0, x.shape), x.dtype)
+    return jax.tree.unflatten(structure, [draw(x) if real(x) else x for x in leaves])
+
+
+@cache
+def fresh(anchored):
+    """Six learners as `init` makes them."""
+    return jax.jit(jax.vmap(learner(anchored).init))(jax.random.split(KEY, NUM_LEARNERS))
+
+
+def trained(cohort, seed):
+    """As if they had trained: every number they hold has moved."""
+    params = jax.tree.map(lambda x, dx: x + dx - 1.2, cohort.params, drawn(cohort.params, seed))
+    parts = [drawn(part, seed + i) for i, part in enumerate(cohort[1:], start=1)]
+    return LearnerState(params, *parts)
+
+
+@cache
+def case(name):
+    """The exchange after its start and two meetings, so that it has something to remember."""
+    configs, anchored = CASES[name]
+    exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored, mesh=MESH)
+    memory, cohort = jax.jit(exchange.init)(fresh(anchored))
+    for round in range(2):
+        now = standing(round)
+        memory, cohort, _ = jitted(exchange)(
+            jax.random.fold_in(KEY, round), memory, trained(cohort, round), now
+        )
+    return Case(exchange, memory, trained(cohort, 7))
+
+
+@cache
+def jitted(exchange):
+    return jax.jit(exchange.apply)
+
+
+def standing(seed=3):
+    rng = np.random.default_rng(seed)
+    returns = jnp.asarray(rng.normal(size=NUM_LEARNERS), jnp.float32).at[1].set(jnp.nan)
+    samples = jnp.asarray(rng.integers(1, 9, NUM_LEARNERS), jnp.float32)
+    return Standing(samples, returns, jnp.arange(NUM_LEARNERS), jnp.ones(NUM_LEARNERS, bool))
+
+
+@cache
+def met(name):
+    """(memory, cohort, metrics) after one more meeting."""
+    exchange, memory, cohort = case(name)
+    return jitted(exchange)(KEY, memory, cohort, standing())
+
+
+def bits(tree):
+    return [(x.shape, str(x.dtype), np.asarray(x).tobytes()) for x in jax.tree.leaves(tree)]
+
+
+def types(tree):
+    return jax.tree.structure(tree), [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves(tree)]
+
+
+def assert_close(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), a, b)
+
+
+def finite(tree):
+    return all(np.isfinite(x).all() for x in jax.tree.leaves(tree))
+
+
+every_exchange = pytest.mark.parametrize("name", CASES)
+
+
+def test_every_kind_of_exchange_is_here():
+    kinds = ExchangeConfig.__dataclass_fields__["exchange"].type.__args__
+    # Selections replace whole learners, which is theirs to do: test_population.py has them.
+    assert {configs[0].exchange for configs in CONFIGS.values()} == {*kinds} - {*selection.RULES}
+
+
+@every_exchange
+def test_the_same_inputs_give_the_same_outputs(name):
+    exchange, memory, cohort = case(name)
+    before = bits((memory, cohort))
+    again = jitted(exchange)(KEY, memory, cohort, standing())
+    assert bits(again) == bits(met(name))
+    assert bits((memory, cohort)) == before
+
+
+@every_exchange
+def test_shapes_and_types_never_change(name):
+    """From the start to the first meeting to the second; metrics are (L,) and float32."""
+    exchange, memory, cohort = case(name)
+    begun = jax.eval_shape(exchange.init, cohort)
+    first = jax.eval_shape(exchange.apply, KEY, *begun, standing())
+    second = jax.eval_shape(exchange.apply, KEY, *first[:2], standing())
+    assert types(first) == types(second)
+    assert types(first[:2]) == types(begun) == types((memory, cohort))
+    for values in first[2].values():
+        assert (values.shape, values.dtype, values.weak_type) == ((NUM_LEARNERS,), jnp.float32, False)
+
+
+@every_exchange
+def test_compiled_and_not_are_the_same(name):
+    """On one device: uncompiled, every operation on every device is called by Python."""
+    configs, anchored = CASES[name]
+    _, memory, cohort = jax.device_get(case(name)._replace(exchange=None))
+    exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored)
+    memory = trees.unpack(trees.pack(memory), jax.jit(exchange.init)(cohort)[0])
+    with jax.disable_jit():
+        plain = exchange.apply(KEY, memory, cohort, standing())
+    assert_close(trees.pack(plain), trees.pack(met(name)))
+
+
+@every_exchange
+def test_what_nobody_asked_to_share_stays_bit_for_bit(name):
+    """Moments, hyperparameters, memory, statistics; an anchor, where there is one, is what they now hold."""
+    configs, anchored = CASES[name]
+    before, after = case(name).cohort, met(name)[1]
+    assert bits(after.hypers) == bits(before.hypers)
+    if not any(config.share_moments for config in configs):
+        assert bits(after.opt_state) == bits(before.opt_state)
+    if not any(config.mixes for config in configs):
+        assert bits(after) == bits(before)
+    if any(config.noise_multiplier or config.share_statistics is False for config in configs):
+        assert bits(after.statistics) == bits(before.statistics)
+    if anchored:
+        assert bits(after.anchor) == bits(after.params)
+    assert bits(after.memory) == bits(before.memory)
+
+
+@every_exchange
+def test_those_that_mix_do_something(name):
+    configs, _ = CASES[name]
+    if any(config.mixes and config.local_updates == 1 for config in configs):
+        before, after = case(name).cohort, met(name)[1]
+        assert bits(after.params) != bits(before.params)
+
+
+@every_exchange
+def test_finite_learners_stay_finite(name):
+    """With everyone there, with half of them, with one, with nobody."""
+    exchange, memory, cohort = case(name)
+    for number in (6, 3, 1, 0):
+        now = standing()._replace(present=jnp.arange(NUM_LEARNERS) < number)
+        memory, cohort, metrics = jitted(exchange)(jax.random.key(number), memory, cohort, now)
+        assert finite((memory, cohort, metrics))
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_permuted_learners_give_the_permuted_result(name):
+    exchange, memory, cohort = case(name)
+    order = jnp.array([3, 0, 5, 1, 4, 2])
+    permuted = memory._replace(rows=trees.take(memory.rows, order))
+    now = trees.take(standing(), order)
+    found = jitted(exchange)(KEY, permuted, trees.take(cohort, order), now)
+    memory, cohort, metrics = met(name)
+    expected = memory._replace(rows=trees.take(memory.rows, order)), *trees.take((cohort, metrics), order)
+    assert_close(found, expected)
+
+
+@every_exchange
+def test_two_devices_are_one(name):
+    exchange, memory, cohort = case(name)
+    divided, whole = NamedSharding(MESH, ROWS), NamedSharding(MESH, WHOLE)
+    placed = ExchangeMemory(divided, whole)
+    spread = lambda tree, where: jax.tree.map(lambda x: jax.device_put(x, where), tree)
+    memory = ExchangeMemory(spread(memory.rows, divided), spread(memory.whole, whole))
+    apply = jax.jit(exchange.apply, out_shardings=(placed, divided, divided))
+    found = apply(KEY, memory, spread(cohort, divided), spread(standing(), divided))
+    for leaf in jax.tree.leaves(found[1]):
+        assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {NUM_LEARNERS // 2}
+    assert_close(found, met(name))
+
+
+@every_exchange
+def test_advice_has_the_rollouts_shape_and_leaves_the_rest(name):
+    """On one of two devices, with its three learners: one piece of advice for each link that gives any."""
+    configs, _ = CASES[name]
+    exchange, memory, _ = case(name)
+    mine = ExchangeMemory(jax.tree.map(lambda x: x[: len(x) // 2], memory.rows), memory.whole)
+    rollout = rollout_of(3)
+    found = jax.jit(exchange.advise)(mine, rollout)
+    assert bits(found._replace(advice=())) == bits(rollout)
+    assert len(found.advice) == sum(config.penalises for config in configs)
+    for advice in found.advice:
+        assert advice.weight.shape == rollout.reward.shape
+        assert finite(advice)
+        for opinion in jax.tree.leaves(advice.opinion):
+            assert opinion.shape[:3] == rollout.reward.shape
+
+
+def rollout_of(num_learners) -> Tree:
+    shape = (2, num_learners, 2)
+    no, yes = jnp.zeros(shape, bool), jnp.ones(shape, bool)
+    obs, action, reward = jnp.ones((*shape, 4)), no.astype(jnp.int32), jnp.ones(shape)
+    return Rollout(obs, action, reward, no, no, yes, last_obs=obs[-1])
+
+
+def test_anchored_learners_begin_near_the_common_start():
+    configs, anchored = CASES["average, anchored"]
+    exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored)
+    _, begun = exchange.init(fresh(anchored))
+    assert bits(begun.anchor) == bits(begun.params)
+
+
+def test_absent_learners_keep_their_anchor():
+    exchange, memory, cohort = case("average, anchored")
+    here = jnp.arange(NUM_LEARNERS) < 2
+    _, after, _ = jitted(exchange)(KEY, memory, cohort, standing()._replace(present=here))
+    present, absent = np.flatnonzero(here), np.flatnonzero(~here)
+    assert bits(trees.take(after.anchor, present)) == bits(trees.take(after.params, present))
+    assert bits(trees.take(after.anchor, absent)) == bits(trees.take(cohort.anchor, absent))
+
+
+def test_statistics_are_there_to_be_merged():
+    """So that the suite means what it says: six different counts, means and spreads."""
+    moments = case("average").cohort.statistics.obs["obs"]
+    assert isinstance(moments, Running)
+    for leaf in moments:
+        assert len(np.unique(np.asarray(leaf).reshape(NUM_LEARNERS, -1)[:, 0])) == NUM_LEARNERS

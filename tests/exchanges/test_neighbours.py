@@ -1,0 +1,343 @@
+"""Neighbours' policies: who hears whom, what was frozen when, and what it costs."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from shoal.distributed import mesh
+from shoal.errors import ShoalError
+from shoal.exchanges import topology
+from shoal.exchanges.combinators import every, participate
+from shoal.exchanges.make import ExchangeConfig, make_exchange, penalty_weights
+from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
+from shoal.exchanges.routing import HERE, Transport
+from shoal.learners.ppo import PPOConfig, ppo
+from shoal.ops import trees
+from shoal.ops.statistics import Running
+from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Rollout, Standing
+
+T, E, SIZE = 3, 2, 4
+KEY = jax.random.key(0)
+SPEC = EnvSpec("two choices", "jax", Box((3,)), Discrete(2))
+# Learner 0 hears 1 (twice as much) and 3, 1 hears 0 and itself, 2 nobody, 3 only 0; 2 is heard by nobody.
+DIRECTED = np.float32([[0, 2, 0, 1], [3, 0.5, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
+
+
+def says(state: LearnerState, obs):
+    """An opinion that tells the speaker's parameters and statistics apart: (w . (s obs), w_0)."""
+    return obs @ (state.statistics * state.params["w"]), jnp.full(obs.shape[:-1], state.params["w"][0])
+
+
+def silent(*_):
+    raise AssertionError("not asked")
+
+
+TOY = Learner(silent, silent, silent, silent, says)
+
+
+def cohort_of(num, seed=0):
+    random = np.random.default_rng(seed)
+    params = {"w": jnp.float32(random.normal(size=(num, SIZE)))}
+    statistics = jnp.float32(random.uniform(1, 2, size=(num, SIZE)))
+    return LearnerState(params, statistics, jnp.zeros((num, 7)), jnp.zeros(num), ())
+
+
+def rollout_of(num, seed=1, size=SIZE):
+    obs = jnp.float32(np.random.default_rng(seed).normal(size=(T, num, E, size)))
+    blank = jnp.zeros((T, num, E))
+    return Rollout(obs, blank, blank, blank > 0, blank > 0, blank == 0, obs[0])
+
+
+def everyone(num, absent=()):
+    here = np.ones(num, bool)
+    here[list(absent)] = False
+    return Standing(jnp.ones(num), jnp.ones(num), jnp.ones(num, jnp.int32), jnp.asarray(here))
+
+
+def by_loop(learner, matrix, cohort, rollout):
+    """sum_j W_ij opinion_j(obs_i), an edge at a time; the weights (L,) and the opinions, L first."""
+    rows, opinion = [], jax.jit(learner.opinion)
+    for i in range(len(matrix)):
+        zero = jax.tree.map(jnp.zeros_like, opinion(trees.take(cohort, 0), rollout.obs[:, i]))
+        for j in np.flatnonzero(matrix[i]):
+            heard = opinion(trees.take(cohort, int(j)), rollout.obs[:, i])
+            zero = jax.tree.map(lambda a, b, w=matrix[i, j]: a + w * b, zero, heard)
+        rows.append(zero)
+    return matrix.sum(1), trees.stack(rows)
+
+
+def assert_heard(given, expected, atol=1e-5):
+    """Advice (T, L, E) is what the loop says (L, T, E)."""
+    total, opinions = expected
+    np.testing.assert_allclose(given.weight, np.broadcast_to(total[None, :, None], given.weight.shape))
+    first = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), given.opinion)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=atol), first, opinions)
+
+
+def met(exchange, cohort, standing=None, key=KEY, memory=None):
+    """The exchange's memory after one meeting."""
+    memory = jax.jit(exchange.init)(cohort)[0] if memory is None else memory
+    standing = standing or everyone(trees.num_rows(cohort))
+    return jax.jit(exchange.apply)(key, memory, cohort, standing)[0]
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_advice_is_a_loop_over_the_edges(group):
+    """Directed edges, a self edge, a learner that nobody advises; however many are asked at a time."""
+    cohort, rollout = cohort_of(4), rollout_of(4)
+    exchange = neighbours(TOY, DIRECTED, group=group)
+    (given,) = exchange.advise(met(exchange, cohort), rollout).advice
+    assert_heard(given, by_loop(TOY, DIRECTED, cohort, rollout))
+    assert not given.weight[:, 2].any()
+    assert not given.opinion[0][:, 2].any()
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_a_ppo_learners_advice_is_a_loop_too(kind):
+    """With observations standardised by the statistics of the one who is asked."""
+    learner, cohort = ppos(kind)
+    matrix = DIRECTED[:3, :3] + np.float32(np.eye(3))
+    exchange = neighbours(learner, matrix)
+    rollout = rollout_of(3, size=3)
+    (given,) = jax.jit(exchange.advise)(met(exchange, cohort), rollout).advice
+    assert_heard(given, by_loop(learner, matrix, cohort, rollout), atol=1e-4)
+    mine = cohort._replace(statistics=jax.tree.map(lambda x: jnp.roll(x, 1, 0), cohort.statistics))
+    other, _ = by_loop(learner, matrix, mine, rollout)[1]
+    assert np.abs(jnp.moveaxis(given.opinion[0], 1, 0) - other).max() > 1e-3
+
+
+@cache
+def ppos(kind="discrete"):
+    """Three learners whose networks and whose moments of observations differ."""
+    spec = SPEC if kind == "discrete" else EnvSpec("a lever", "jax", Box((3,)), Box((1,), -1.0, 1.0))
+    learner = ppo(PPOConfig(num_envs=E, num_steps=T, num_minibatches=1, hidden=(4,), norm_obs=True), spec, 5)
+    cohort = jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3))
+    cohort = cohort._replace(params=jax.tree.map(lambda x: 3 * x, cohort.params))
+    counts = jnp.float32([10, 20, 30])
+    mean = jnp.float32(np.random.default_rng(0).normal(size=(3, 3)))
+    moments = {"obs": Running(counts, mean, 4 * jnp.broadcast_to(counts[:, None], (3, 3)))}
+    return learner, cohort._replace(statistics=cohort.statistics._replace(obs=moments))
+
+
+def test_nobody_is_heard_before_the_first_meeting():
+    exchange = every(3, neighbours(TOY, DIRECTED))
+    cohort, rollout = cohort_of(4), rollout_of(4)
+    memory, _ = exchange.init(cohort)
+    for meeting in (False, False, True):
+        (given,) = exchange.advise(memory, rollout).advice
+        assert not given.weight.any()
+        assert not any(x.any() for x in jax.tree.leaves(given.opinion))
+        memory, _, metrics = exchange.apply(KEY, memory, cohort, everyone(4))
+        assert metrics["exchange/bytes"].any() == meeting
+    (given,) = exchange.advise(memory, rollout).advice
+    assert_heard(given, by_loop(TOY, DIRECTED, cohort, rollout))
+
+
+def test_policies_are_frozen_until_the_next_meeting():
+    exchange = every(2, neighbours(TOY, DIRECTED))
+    old, new, rollout = cohort_of(4), cohort_of(4, seed=8), rollout_of(4)
+    memory, _ = exchange.init(old)
+    heard = {1: None, 2: old, 3: old, 4: new}
+    for update, speakers in heard.items():
+        cohort = old if update <= 2 else new  # they learn on, and nobody hears of it
+        memory, after, _ = exchange.apply(KEY, memory, cohort, everyone(4))
+        jax.tree.map(np.testing.assert_array_equal, after, cohort)
+        (given,) = exchange.advise(memory, rollout).advice
+        if speakers is not None:
+            assert_heard(given, by_loop(TOY, DIRECTED, speakers, rollout))
+
+
+def test_two_who_are_both_there_hear_each_other_anew():
+    """Learner 3 stays away the second time: what it said and what it heard stay as they were."""
+    exchange, old, new = neighbours(TOY, DIRECTED), cohort_of(4), cohort_of(4, seed=8)
+    memory = met(exchange, new, everyone(4, absent=[3]), memory=met(exchange, old))
+    (given,) = exchange.advise(memory, rollout_of(4)).advice
+    fresh, stale = DIRECTED.copy(), np.zeros_like(DIRECTED)
+    for place in ((0, 3), (3, 0)):
+        stale[place], fresh[place] = DIRECTED[place], 0
+    parts = [by_loop(TOY, m, c, rollout_of(4)) for m, c in ((fresh, new), (stale, old))]
+    assert_heard(given, jax.tree.map(jnp.add, *parts))
+
+
+def test_who_was_never_there_is_never_heard():
+    exchange, cohort = neighbours(TOY, DIRECTED), cohort_of(4)
+    (given,) = exchange.advise(met(exchange, cohort, everyone(4, absent=[1])), rollout_of(4)).advice
+    left = DIRECTED.copy()
+    left[1], left[:, 1] = 0, 0
+    assert_heard(given, by_loop(TOY, left, cohort, rollout_of(4)))
+
+
+@pytest.mark.parametrize("matrix", [DIRECTED, np.kron(np.eye(2), np.ones((4, 4))), topology.star(8)])
+def test_two_devices_say_what_one_says(matrix):
+    num, matrix = len(matrix), np.float32(matrix)
+    cohort, rollout = cohort_of(num), rollout_of(num)
+    devices = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
+    one, two = neighbours(TOY, matrix), neighbours(TOY, matrix, Transport(devices))
+    (alone,) = jax.jit(one.advise)(met(one, cohort), rollout).advice
+    turned = lambda axis: lambda tree: jax.tree.map(lambda x: jnp.moveaxis(x, *axis), tree)
+
+    def advise(memory, obs):  # a device has its own learners, counted from 0; L goes first to be divided
+        here = obs.shape[0]
+        given = two.advise(memory, rollout_of(here)._replace(obs=jnp.moveaxis(obs, 0, 1)))
+        return turned((1, 0))(given.advice)
+
+    spread = mesh.on_each_device(devices, advise, (mesh.ROWS, mesh.ROWS), mesh.ROWS)
+    (divided,) = turned((0, 1))(jax.jit(spread)(met(two, cohort), jnp.moveaxis(rollout.obs, 1, 0)))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), divided, alone)
+
+
+def test_a_star_of_sixteen_keeps_thirty_policies():
+    """One for each edge: the hub hears fifteen, fifteen hear the hub."""
+    cohort = cohort_of(16)
+    two = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data")))
+    for transport, rows in ((HERE, 30), (two, 2 * (15 + 7))):  # the hub's device has the longer share
+        memory, _ = neighbours(TOY, topology.star(16), transport).init(cohort)
+        snapshots, _ = memory.rows
+        assert {leaf.shape[0] for leaf in jax.tree.leaves(snapshots)} == {rows}
+    assert neighbours_in_pairs(TOY, 16).init(cohort)[0].rows[0].rows.target.shape == (16,)
+
+
+def test_bytes_are_counted_where_a_policy_leaves():
+    """A policy is 4 numbers and its statistics 4, of 4 bytes; hearing oneself costs nothing."""
+    exchange, cohort = neighbours(TOY, DIRECTED), cohort_of(4)
+    memory, _ = exchange.init(cohort)
+    memory, _, metrics = exchange.apply(KEY, memory, cohort, everyone(4))
+    assert metrics["exchange/bytes"].tolist() == [64.0, 32.0, 0.0, 32.0]  # learner 0 speaks to 1 and 3
+    memory, _, metrics = exchange.apply(KEY, memory, cohort, everyone(4, absent=[1]))
+    assert metrics["exchange/bytes"].tolist() == [96.0, 32.0, 0.0, 64.0]
+
+
+@pytest.mark.parametrize("num", [6, 5])
+def test_pairs_are_drawn_anew(num):
+    """Everybody hears one other; of an even number, the one that hears it."""
+    exchange, cohort = neighbours_in_pairs(TOY, num), cohort_of(num)
+    memory, _ = exchange.init(cohort)
+    assert not exchange.advise(memory, rollout_of(num)).advice[0].weight.any()
+    seen = set()
+    for seed in range(8):
+        memory, _, _ = exchange.apply(jax.random.key(seed), memory, cohort, everyone(num))
+        rows = np.asarray(memory.rows[0].rows.params["w"])
+        partner = [int(np.flatnonzero((np.asarray(cohort.params["w"]) == row).all(1))[0]) for row in rows]
+        assert all(i != j for i, j in enumerate(partner))
+        if num % 2 == 0:
+            assert all(partner[j] == i for i, j in enumerate(partner))
+        seen.add(tuple(partner))
+        (given,) = exchange.advise(memory, rollout_of(num)).advice
+        assert (given.weight == 1).all()
+    assert len(seen) > 3
+
+
+def test_the_update_leaves_the_policies_it_heard_alone():
+    """No gradient reaches a neighbour: opinions are data by the time a learner learns."""
+    learner, cohort = ppos()
+    exchange = neighbours(learner, topology.complete(3))
+    memory = met(exchange, cohort)
+
+    @jax.jit
+    def learn(memory, cohort):
+        obs = rollout_of(3, size=3)
+        rollout = exchange.advise(memory, obs._replace(action=jnp.int32(obs.action)))
+        axes = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, advice=1)
+        keys = jax.random.split(KEY, 3)
+        return jax.vmap(learner.update, (0, 0, axes))(keys, cohort, rollout)
+
+    before = jax.tree.map(np.array, memory)
+    after, metrics = learn(memory, cohort)
+    jax.tree.map(np.testing.assert_array_equal, memory, before)
+    assert (metrics["loss/neighbours"] > 0).all()
+    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), after.params, cohort.params)
+    assert all(jax.tree.leaves(moved))
+
+
+@pytest.mark.parametrize(
+    ("settings", "matrix"),
+    [
+        ({"topology": "ring"}, [[0, 0.5, 0, 0.5], [0.5, 0, 0.5, 0], [0, 0.5, 0, 0.5], [0.5, 0, 0.5, 0]]),
+        (
+            {"comm_matrix": {"comm_matrix": {"0": {"1": 100}}}},
+            np.eye(4)[[1]].repeat(4, 0) * [[100], [0], [0], [0]],
+        ),
+        (
+            {"comm_matrix": [[0, 7, 0, 0]] + [[0] * 4] * 3, "symmetrise": True},
+            [[0, 7, 0, 0], [7, 0, 0, 0]] + [[0] * 4] * 2,
+        ),
+    ],
+)
+def test_a_topology_gives_the_mean_and_a_file_its_own_weights(settings, matrix):
+    config = ExchangeConfig(exchange="neighbours", **settings)
+    np.testing.assert_array_equal(penalty_weights(config, 4, seed=0), matrix)
+
+
+def test_a_penalty_beside_averaging_holds_a_learner_near_what_it_received():
+    """After the mixing: everyone hears itself as it then was."""
+    config = ExchangeConfig(
+        exchange="average", local_updates=1, use_comm_penalty=True, share_statistics=False
+    )
+    exchange, cohort = make_exchange((config,), TOY, 4), cohort_of(4)
+    memory, cohort = exchange.init(cohort)
+    cohort = cohort_of(4, seed=5)
+    memory, after, _ = exchange.apply(KEY, memory, cohort, everyone(4))
+    np.testing.assert_allclose(after.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
+    (given,) = exchange.advise(memory, rollout_of(4)).advice
+    assert_heard(given, by_loop(TOY, np.eye(4, dtype=np.float32), after, rollout_of(4)))
+
+
+def test_neighbours_that_average_too_are_heard_after_averaging():
+    settings = {
+        "exchange": "neighbours",
+        "topology": "complete",
+        "local_updates": 1,
+        "share_statistics": False,
+    }
+    exchange = make_exchange((ExchangeConfig(**settings, average_weights=True),), TOY, 4)
+    cohort = cohort_of(4, seed=5)
+    memory, after, _ = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort, everyone(4))
+    np.testing.assert_allclose(after.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
+    (given,) = exchange.advise(memory, rollout_of(4)).advice
+    matrix = (np.ones((4, 4), np.float32) - np.eye(4, dtype=np.float32)) / 3
+    assert_heard(given, by_loop(TOY, matrix, after, rollout_of(4)))
+
+
+def test_some_of_them_meet():
+    """With a participation of one half, edges between the two who came are fresh, and no others."""
+    exchange = participate(0.5, neighbours(TOY, topology.complete(4)))
+    memory, _, metrics = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort_of(4), everyone(4))
+    (given,) = exchange.advise(memory, rollout_of(4)).advice
+    assert sorted(given.weight[0, :, 0].tolist()) == [0.0, 0.0, 1.0, 1.0]
+    assert sorted(metrics["exchange/bytes"].tolist()) == [0.0, 0.0, 32.0, 32.0]
+
+
+def test_two_exchanges_give_two_pieces_of_advice():
+    configs = [ExchangeConfig(exchange="neighbours", local_updates=1, topology=t) for t in ("ring", "star")]
+    exchange, cohort = make_exchange(tuple(configs), TOY, 4), cohort_of(4)
+    advice = exchange.advise(met(exchange, cohort), rollout_of(4)).advice
+    for given, config in zip(advice, configs, strict=True):
+        assert_heard(given, by_loop(TOY, penalty_weights(config, 4, 0), cohort, rollout_of(4)))
+
+
+def test_an_anchor_is_what_those_who_came_hold_now():
+    learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, 5)
+    cohort = jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3))
+    moved = cohort._replace(params=jax.tree.map(lambda x: x + 1, cohort.params))
+    _, after, metrics = anchor().apply(KEY, anchor().init(cohort)[0], moved, everyone(3, absent=[1]))
+    assert metrics == {}
+    for i, where in enumerate((moved, cohort, moved)):
+        here = trees.take(after.anchor, i)
+        jax.tree.map(np.testing.assert_array_equal, here, trees.take(where.params, i))
+    jax.tree.map(np.testing.assert_array_equal, after.params, moved.params)
+
+
+def test_an_anchored_federation_begins_at_its_common_start():
+    learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, 5)
+    exchange = make_exchange((ExchangeConfig(exchange="average"),), learner, 3, anchored=True)
+    _, cohort = exchange.init(jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3)))
+    jax.tree.map(np.testing.assert_array_equal, cohort.anchor, cohort.params)
+
+
+def test_a_learner_without_opinions_cannot_be_a_neighbour():
+    with pytest.raises(ShoalError, match="gives no opinions"):
+        neighbours(TOY._replace(opinion=None), DIRECTED)

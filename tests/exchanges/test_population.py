@@ -1,0 +1,337 @@
+"""Populations: who takes over whom, with what, and that the next update is made with it."""
+
+from dataclasses import replace
+from functools import cache, partial
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.errors import ShoalError
+from shoal.exchanges.exploration import PRIORS, Prior
+from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.population import drawn, follow, population
+from shoal.exchanges.selection import tournament, truncation, winner
+from shoal.learners.ppo import PPOConfig, ppo
+from shoal.ops import trees
+from shoal.training.config import TrainConfig
+from shoal.training.program import make_trainer
+from shoal.types import Box, Discrete, EnvSpec, Rollout, Standing
+
+KEY = jax.random.key(5)
+SCORES = (15.0, 10.0, 2.0, 8.0)
+EVOLVED = {name: PRIORS[name] for name in ("learning_rate", "gamma")}
+CONFIG = PPOConfig(
+    num_envs=2,
+    num_steps=8,
+    num_minibatches=1,
+    update_epochs=2,
+    hidden=(3,),
+    norm_obs=True,
+    norm_reward=True,
+    anneal_lr=False,
+)
+SPEC = EnvSpec("two choices", "jax", Box((3,)), Discrete(2))
+LEARNER = ppo(CONFIG, SPEC, 10)
+
+
+def experience(key):
+    """One learner's rollout of eight steps in two environments, no episode ending."""
+    key_obs, key_action, key_reward, key_last = jax.random.split(key, 4)
+    never = jnp.zeros((8, 2), bool)
+    return Rollout(
+        obs=jax.random.normal(key_obs, (8, 2, 3)),
+        action=jax.random.randint(key_action, (8, 2), 0, 2),
+        reward=jax.random.normal(key_reward, (8, 2)),
+        terminated=never,
+        truncated=never,
+        valid=~never,
+        last_obs=jax.random.normal(key_last, (2, 3)),
+    )
+
+
+@cache
+def cohort():
+    """Learners who differ in everything: each has learned once, from experience of its own."""
+    key_init, key_see, key_learn = (jax.random.split(key, 4) for key in jax.random.split(KEY, 3))
+
+    def grown(key, key_see, key_learn):
+        return LEARNER.update(key_learn, LEARNER.init(key), experience(key_see))[0]
+
+    learners = jax.jit(jax.vmap(grown))(key_init, key_see, key_learn)
+    count = jnp.arange(4)
+    hypers = learners.hypers._replace(learning_rate=1e-3 * (1 + count), gamma=0.95 + 0.01 * count)
+    optimisers = jax.tree.map(
+        lambda x: x + count if jnp.issubdtype(x.dtype, jnp.integer) else x, learners.opt_state
+    )
+    memory = learners.memory._replace(num_updates=1 + count)
+    return learners._replace(hypers=hypers, opt_state=optimisers, memory=memory)
+
+
+def standing(returns=SCORES, episodes=100, present=True):
+    num = len(returns)
+    everyone = lambda x, kind: jnp.broadcast_to(jnp.array(x, kind), (num,))
+    return Standing(
+        jnp.zeros(num), jnp.array(returns), everyone(episodes, jnp.int32), everyone(present, bool)
+    )
+
+
+def met(exchange, now):
+    """The cohort after one meeting, and whom each learner became."""
+    memory, begun = exchange.init(cohort())
+    _, after, metrics = jax.jit(exchange.apply)(KEY, memory, begun, now)
+    return after, metrics["population/parent"].astype(int).tolist()
+
+
+def bits(tree):
+    return [(x.shape, str(x.dtype), np.asarray(x).tobytes()) for x in jax.tree.leaves(tree)]
+
+
+def member(tree, index):
+    return bits(trees.take(tree, index))
+
+
+# Taking over
+
+
+def test_the_two_worst_become_the_two_best_in_all_but_memory():
+    """Scores 15, 10, 2, 8 at 50 %: {2, 3} <- {0, 1}. Without priors the hyperparameters stay as copied."""
+    before = cohort()
+    after, parent = met(population(truncation(0.5), {}), standing())
+    assert parent[:2] == [0, 1]
+    assert sorted(parent[2:]) == [0, 1]
+    for name in ("params", "opt_state", "statistics", "hypers"):
+        old, new = getattr(before, name), getattr(after, name)
+        assert len({str(member(old, i)) for i in range(4)}) == 4, f"the test needs {name} that differ"
+        assert [member(new, i) for i in range(4)] == [member(old, i) for i in parent], name
+    assert bits(after.memory) == bits(before.memory)
+    assert len({str(member(after.memory, i)) for i in range(4)}) == 4
+
+
+def test_the_mutated_are_copies_but_for_the_hyperparameters_that_evolve():
+    before = cohort()
+    after, parent = met(population(truncation(0.5), EVOLVED), standing())
+    assert bits((after.params, after.opt_state, after.statistics)) == bits(
+        trees.take((before.params, before.opt_state, before.statistics), np.array(parent))
+    )
+    for name, old in before.hypers._asdict().items():
+        new, copied = np.asarray(getattr(after.hypers, name)), np.asarray(old)[parent]
+        assert (new != copied).tolist() == [False, False, *[name in EVOLVED] * 2], name
+
+
+def test_a_migrant_from_a_hastier_group_gets_its_new_groups_hyperparameters():
+    """Groups {0, 1} and {2, 3}; the first acts at every meeting, the second at every fifth.
+
+    At the fifth, learner 3, the worst, becomes 0, whose group is hastier: with the hyperparameters of 2.
+    """
+    exchange = population(winner(), {}, groups=2)
+    apply, (memory, now) = jax.jit(exchange.apply), exchange.init(cohort())
+    for meeting in range(1, 6):
+        memory, now, metrics = apply(KEY, memory, now, standing((15.0, 10.0, 8.0, 2.0), 100 * meeting))
+        parents = [0, 0, 2, 0] if meeting == 5 else [0, 0, 2, 3]
+        assert metrics["population/parent"].tolist() == parents
+    for name, source in {"params": 0, "statistics": 0, "hypers": 2}.items():
+        assert member(getattr(now, name), 3) == member(getattr(cohort(), name), source), name
+
+
+def test_groups_must_divide_the_learners():
+    with pytest.raises(ShoalError, match=r"^3 groups do not divide 4 learners$"):
+        population(winner(), {}, groups=3).init(cohort())
+
+
+def test_what_was_decided_is_in_the_metrics():
+    exchange = population(winner(), EVOLVED)
+    memory, begun = exchange.init(cohort())
+    _, _, metrics = jax.jit(exchange.apply)(KEY, memory, begun, standing())
+    assert {name: x.tolist() for name, x in metrics.items()} == {
+        "population/parent": [0, 0, 0, 0],
+        "population/score": [*SCORES],
+    }
+
+
+RULES = {
+    "truncation": truncation(0.5),
+    "with the middle": truncation(0.25, middle=True),
+    "winner": winner(),
+    "tournament": tournament(),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_champion_is_the_same_to_the_bit_and_the_changed_stay_within_bounds(name):
+    """Fifty selections of the same four; who is not replaced keeps every bit but those to be changed."""
+    priors = EVOLVED | {"clip_coef": PRIORS["clip_coef"]}
+    exchange, before, now = population(RULES[name], priors), cohort(), standing()
+    memory, begun = exchange.init(before)
+    apply = jax.jit(jax.vmap(lambda key: exchange.apply(key, memory, begun, now)[1:]))
+    many, metrics = apply(jax.random.split(KEY, 50))
+    parents = np.asarray(metrics["population/parent"]).astype(int)
+    assert (parents[:, 0] == 0).all()
+    for i in range(50):
+        assert member(trees.take(many, i), 0) == member(before, 0)
+    kept = parents == np.arange(4)
+    assert kept[:, 0].all()
+    assert not kept.all()
+    changed = np.array([[False, "middle" in name, "middle" in name, "middle" in name]]) | ~kept
+    for field, prior in priors.items():
+        new, old = np.asarray(getattr(many.hypers, field)), np.asarray(getattr(before.hypers, field))
+        copied = old[parents]
+        assert (new[~changed].view(np.int32) == copied[~changed].view(np.int32)).all(), field
+        assert (new[changed] >= np.float32(prior.low)).all(), field
+        assert (new[changed] <= np.float32(prior.high)).all(), field
+        assert np.mean(new[changed] != copied[changed]) > 0.5, field
+    untold = [x for x in before.hypers._fields if x not in priors]
+    assert untold
+    for field in untold:
+        np.testing.assert_array_equal(
+            getattr(many.hypers, field), np.asarray(getattr(before.hypers, field))[parents]
+        )
+
+
+# Who is ranked
+
+
+def test_a_learner_lately_replaced_is_neither_donor_nor_victim():
+    """Five episodes since the last replacement are asked for.
+
+    1: learner 2 has three; of the others 0 is the worst and becomes 1 (a third of three).
+    2: 0 has four since then, 2 four in all: 3 becomes 1 though 0 and 2 score less and 0 now most.
+    3: 0 has five: it is the best and 1 the worst, 2 and 3 not being asked.
+    """
+    exchange = population(truncation(0.34), EVOLVED, min_episodes=5)
+    memory, learners = exchange.init(cohort())
+    apply = jax.jit(exchange.apply)
+    meetings = [
+        ([5.0, 9.0, 0.0, 6.0], [10, 10, 3, 10], [1, 1, 2, 3]),
+        ([50.0, 9.0, 0.0, 6.0], [14, 20, 4, 20], [0, 1, 2, 1]),
+        ([50.0, 9.0, 99.0, 6.0], [15, 25, 4, 24], [0, 0, 2, 3]),
+    ]
+    for returns, episodes, expected in meetings:
+        before = learners
+        memory, learners, metrics = apply(KEY, memory, learners, standing(returns, episodes))
+        assert metrics["population/parent"].tolist() == expected
+        for learner in range(4):
+            assert (member(learners, learner) == member(before, learner)) == (expected[learner] == learner)
+
+
+def test_the_absent_and_the_unscored_are_left_alone():
+    exchange = population(truncation(0.5), EVOLVED)
+    _, parent = met(exchange, standing(present=[True, False, False, True]))
+    assert parent == [0, 1, 2, 0]
+    after, parent = met(exchange, standing((jnp.nan, 10.0, 2.0, jnp.nan)))
+    assert parent == [0, 1, 1, 3]
+    for learner in (0, 1, 3):
+        assert member(after, learner) == member(cohort(), learner)
+
+
+def test_the_first_meetings_pass_without_a_selection():
+    exchange = population(truncation(0.5), EVOLVED, warm_up=2, min_episodes=10)
+    memory, learners = exchange.init(cohort())
+    apply, replaced = jax.jit(exchange.apply), []
+    for _ in range(4):
+        before = bits(learners)
+        memory, learners, metrics = apply(KEY, memory, learners, standing(episodes=10))
+        replaced.append((metrics["population/parent"] != jnp.arange(4)).sum().item())
+        assert (bits(learners) == before) == (replaced[-1] == 0)
+    assert replaced == [0, 0, 2, 1]  # at the fourth, 2 and 3 have no new episodes: 1 becomes 0
+
+
+# The first hyperparameters
+
+
+def test_a_learners_draw_depends_on_its_own_key_only():
+    keys, hypers = jax.random.split(KEY, 8), trees.take(cohort().hypers, np.arange(8) % 4)
+    priors = {name: prior for name, prior in PRIORS.items() if name in hypers._fields}
+    all_eight = drawn(priors, keys, hypers)
+    alone = drawn(priors, keys[3:4], trees.take(hypers, np.array([3])))
+    assert member(all_eight, 3) == member(alone, 0)
+    fewer = drawn(EVOLVED, keys, hypers)
+    assert bits((fewer.learning_rate, fewer.gamma)) == bits((all_eight.learning_rate, all_eight.gamma))
+
+
+def test_draws_follow_the_prior_and_leave_the_rest():
+    keys, hypers = jax.random.split(KEY, 8), trees.take(cohort().hypers, np.arange(8) % 4)
+    found = drawn(
+        {"gamma": Prior("uniform", 0.2, 0.3), "vf_coef": Prior("choice", 1, 2, (1, 2))}, keys, hypers
+    )
+    assert ((found.gamma >= 0.2) & (found.gamma <= 0.3)).all()
+    assert len(np.unique(found.gamma)) == 8
+    assert set(found.vf_coef.tolist()) == {1, 2}
+    rest = lambda x: [v for name, v in x._asdict().items() if name not in ("gamma", "vf_coef")]
+    assert bits(rest(found)) == bits(rest(hypers))
+    higher = drawn({"gamma": Prior("uniform", 0.4, 0.5)}, keys, hypers)
+    np.testing.assert_allclose(higher.gamma, found.gamma + 0.2, rtol=1e-5)
+
+
+# A plan
+
+
+def test_a_plan_sets_the_values_at_the_updates_it_names():
+    plan = [
+        (0, {"learning_rate": 0.1, "gamma": 0.9}),
+        (2, {"learning_rate": 0.2, "gamma": 0.9}),
+        (5, {"learning_rate": 0.3, "gamma": 0.8}),
+    ]
+    exchange, before = follow(plan), cohort()
+    memory, learners = exchange.init(before)
+    apply, seen = jax.jit(exchange.apply), [learners.hypers]
+    for _ in range(6):
+        memory, learners, metrics = apply(KEY, memory, learners, standing())
+        seen.append(learners.hypers)
+        assert metrics == {}
+    rates, gammas = ([np.asarray(getattr(x, name)) for x in seen] for name in ("learning_rate", "gamma"))
+    expect = lambda *values: np.repeat(np.float32(values)[:, None], 4, 1)
+    np.testing.assert_array_equal(rates, expect(0.1, 0.1, 0.2, 0.2, 0.2, 0.3, 0.3))
+    np.testing.assert_array_equal(gammas, expect(0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.8))
+    rest = before._replace(hypers=before.hypers._replace(learning_rate=(), gamma=()))
+    assert bits(learners._replace(hypers=learners.hypers._replace(learning_rate=(), gamma=()))) == bits(rest)
+
+
+# The next update
+
+
+def test_a_mutation_is_the_value_the_next_update_is_made_with():
+    """As if a learner with those settings had been made; neither value alone, nor the donor's, does it."""
+    before = cohort()
+    after, parent = met(population(truncation(0.5), EVOLVED, resample=0), standing())
+    key_see, key_learn = jax.random.split(jax.random.key(8))
+    rollout = experience(key_see)
+    for learner in (2, 3):
+        mutant, donor = trees.take(after, learner), trees.take(before, parent[learner])
+        rate, gamma = mutant.hypers.learning_rate, mutant.hypers.gamma
+        settings = replace(CONFIG, learning_rate=float(rate), gamma=float(gamma))
+        built = ppo(settings, SPEC, 10)
+        own = jax.jit(built.init)(KEY).hypers
+        assert bits(own) == bits(mutant.hypers)
+        solo = donor._replace(hypers=own, memory=trees.take(before.memory, learner))
+        update = jax.jit(LEARNER.update)
+        found = update(key_learn, mutant, rollout)[0].params
+        expected = jax.jit(built.update)(key_learn, solo, rollout)[0].params
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), found, expected)
+        for hypers in (
+            donor.hypers,
+            donor.hypers._replace(learning_rate=rate),
+            donor.hypers._replace(gamma=gamma),
+        ):
+            other = update(key_learn, mutant._replace(hypers=hypers), rollout)[0].params
+            apart = jax.tree.map(lambda x, y: np.max(np.abs(x - y)), found, other)
+            assert max(jax.tree.leaves(apart)) > 1e-5
+
+
+def test_many_selections_are_one_program(compilations):
+    small = PPOConfig(
+        num_envs=4, num_steps=16, num_minibatches=1, update_epochs=1, hidden=(4,), learning_rate=0.05
+    )
+    select = ExchangeConfig(exchange="truncation", local_updates=2, min_episodes=1, fraction=0.5)
+    config = TrainConfig("jax:CartPole-v1", algo=small, steps=512, learners=4, reports=4, exchanges=(select,))
+    trainer = make_trainer(config)
+    state, counts, rates = trainer.begin(), [jnp.int32(n) for n in (2, 2, 6, 30)], []
+    rates.append(np.asarray(state.cohort.hypers.learning_rate))
+    with compilations() as compiled:
+        for count in counts:
+            state, _ = trainer.advance(state, count)
+            rates.append(np.asarray(state.cohort.hypers.learning_rate))
+    assert len(compiled) == 1
+    assert all((one != two).any() for one, two in pairwise(rates))
