@@ -20,12 +20,12 @@ from jax.sharding import Mesh, NamedSharding
 from traffic import traffic
 
 from shoal import ExchangeConfig, PPOConfig, TrainConfig
-from shoal.distributed.mesh import ROWS, WHOLE
+from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
 from shoal.exchanges.make import make_exchange
 from shoal.learners.ppo import ppo
 from shoal.training.program import make_trainer
-from shoal.types import ExchangeMemory, Standing
+from shoal.types import ExchangeState, Scores
 
 LOCAL_UPDATES = 16
 CASES = {
@@ -76,15 +76,15 @@ def travel(
     """Bytes that one exchange moves, by kind, and the median of its seconds."""
     learner = ppo(PPOConfig(), make("jax:CartPole-v1").spec, 10)
     exchange = make_exchange((config,), learner, num_learners, mesh=mesh)
-    divided, whole = NamedSharding(mesh, ROWS), NamedSharding(mesh, WHOLE)
-    memory = ExchangeMemory(divided, whole)
+    divided, whole = NamedSharding(mesh, BY_LEARNER), NamedSharding(mesh, REPLICATED)
+    memory = ExchangeState(divided, whole)
 
     def begin():
         cohort = jax.lax.map(learner.init, jax.random.split(jax.random.key(0), num_learners))
         everyone = jnp.arange(num_learners)
         present = jnp.ones(num_learners, bool)
-        now = Standing(jnp.ones(num_learners), everyone.astype(jnp.float32), everyone + 1, present)
-        return *exchange.init(cohort._replace(memory=())), now
+        now = Scores(jnp.ones(num_learners), everyone.astype(jnp.float32), everyone + 1, present)
+        return *exchange.init(cohort._replace(private=())), now
 
     state = jax.jit(begin, out_shardings=(memory, divided, divided))()
     key = jax.device_put(jax.random.key(1), whole)
@@ -107,7 +107,7 @@ def prepare(learners: int, exchange: ExchangeConfig | None):
         exchanges=(exchange,) if exchange else (),
     )
     trainer = make_trainer(config)
-    state, _ = trainer.advance(trainer.begin(), jnp.int32(LOCAL_UPDATES))
+    state, _ = trainer.advance(trainer.init(), jnp.int32(LOCAL_UPDATES))
     return trainer.advance, jax.block_until_ready(state)
 
 

@@ -18,11 +18,12 @@ import numpy as np
 
 from shoal import ExchangeConfig, TD3Config, TrainConfig
 from shoal.envs.worlds import parameters
-from shoal.exchanges.mixing import merged
+from shoal.exchanges.mixing import mean_learner
 from shoal.ops import trees
 from shoal.training.evaluate import evaluate, evaluate_worlds, visits
-from shoal.training.loop import pulses
-from shoal.training.program import Trainer, TrainState, make_trainer, worlds_of
+from shoal.training.loop import progress_reports
+from shoal.training.parts import worlds_of
+from shoal.training.program import Trainer, TrainState, make_trainer
 
 CLIENTS = 5
 EPISODES = 100
@@ -92,10 +93,10 @@ def parts(seeds: range) -> Iterator[str]:
 def returns(config: TrainConfig, sent: tuple[str, ...]) -> list[float]:
     """Greedy returns at the end: the mean of the clients', that of the mean of all networks, the server's."""
     trainer = make_trainer(config)
-    began = trainer.begin()
+    began = trainer.init()
     untrained = trees.take(began.cohort.params, jnp.array([0]))
     cohort = final(trainer, began).cohort
-    mean = merged(cohort)
+    mean = mean_learner(cohort)
     known = mean._replace(params=untrained._replace(**{name: getattr(mean.params, name) for name in sent}))
     play = lambda who: float(evaluate(trainer.recipe, trainer.learner, who, EPISODES)[0].mean())
     return [play(cohort), play(mean), play(known if sent else mean)]
@@ -103,7 +104,7 @@ def returns(config: TrainConfig, sent: tuple[str, ...]) -> list[float]:
 
 def final(trainer: Trainer, state: TrainState) -> TrainState:
     """Where a run ends."""
-    for report in pulses(trainer, state):
+    for report in progress_reports(trainer, state):
         state = report.state
     return state
 
@@ -172,10 +173,10 @@ def mean_model(algo: TD3Config, rule: ExchangeConfig, spread: float, seed: int) 
         exchanges=(rule,),
     )
     trainer = make_trainer(config)
-    cohort, spec = final(trainer, trainer.begin()).cohort, trainer.recipe.spec
+    cohort, spec = final(trainer, trainer.init()).cohort, trainer.recipe.spec
     fresh = parameters.unseen(spec, spread, EPISODES, seed)
     places = visits(["mean"], worlds_of(config, spec), EPISODES, fresh)
-    rows = evaluate_worlds(trainer.recipe, trainer.learner, merged(cohort), ["mean"], places)
+    rows = evaluate_worlds(trainer.recipe, trainer.learner, mean_learner(cohort), ["mean"], places)
     return [float(np.mean([row.return_mean for row in rows if row.world == w])) for w in ("seen", "unseen")]
 
 

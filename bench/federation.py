@@ -20,8 +20,9 @@ from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset
 from shoal.envs.worlds import parameters
 from shoal.ops import trees
 from shoal.training.evaluate import distances, evaluate, evaluate_worlds, visits
-from shoal.training.loop import pulses
-from shoal.training.program import Trainer, TrainState, make_trainer, worlds_of
+from shoal.training.loop import progress_reports
+from shoal.training.parts import worlds_of
+from shoal.training.program import Trainer, TrainState, make_trainer
 
 EPISODES = 100
 STEPS = {"CartPole-v1": 50_000, "Pendulum-v1": 200_000}
@@ -125,8 +126,8 @@ def pairs(env: str, seeds: range):
 def closeness(config: TrainConfig) -> list[float]:
     """Return half way and at the end; KL and distance of the actors within pairs and across them."""
     trainer = make_trainer(config)
-    first, *_, last = (report for report in pulses(trainer, trainer.begin()) if report.due)
-    cohort, obs = jax.device_get((last.state.cohort, last.state.worlds.step.obs))
+    first, *_, last = (report for report in progress_reports(trainer, trainer.init()) if report.due)
+    cohort, obs = jax.device_get((last.state.cohort, last.state.envs.step.obs))
     kl = distances(trainer.learner, cohort, obs)
     actors, _ = trees.as_matrix(cohort.params.actor)
     apart = np.linalg.norm(actors[:, None] - actors[None], axis=-1)
@@ -139,8 +140,8 @@ def closeness(config: TrainConfig) -> list[float]:
 def finished(config: TrainConfig) -> tuple[Trainer, TrainState]:
     """A run, trained to its end."""
     trainer = make_trainer(config)
-    state = trainer.begin()
-    for report in pulses(trainer, state):
+    state = trainer.init()
+    for report in progress_reports(trainer, state):
         state = report.state
     return trainer, state
 

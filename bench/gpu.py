@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 
 from shoal import ExchangeConfig, PPOConfig, TD3Config, TrainConfig, preset
-from shoal.training.loop import pulses
+from shoal.training.loop import progress_reports
 from shoal.training.program import make_trainer
 
 CASES = [
@@ -56,7 +56,7 @@ def measure(config: TrainConfig, seconds: float) -> tuple[float, float]:
     """Steady steps per second, and seconds of compiling."""
     trainer = make_trainer(config)
     first = report = None
-    for report in pulses(trainer, trainer.begin()):
+    for report in progress_reports(trainer, trainer.init()):
         running = report.seconds - report.clock.compile_seconds
         first = report if first is None and running > 1 else first
         if first is not None and report.seconds - first.seconds > seconds:

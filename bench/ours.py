@@ -8,7 +8,7 @@ import json
 import time
 
 from shoal import PPOConfig, TD3Config, TrainConfig
-from shoal.training.loop import Report, pulses
+from shoal.training.loop import Report, progress_reports
 from shoal.training.program import make_trainer
 
 CLEANRL = PPOConfig(clip_vloss=True)  # 4 x 128, 4 epochs of 4 minibatches, annealed
@@ -56,7 +56,7 @@ def reach(config: TrainConfig, target: float) -> dict:
     began = time.perf_counter()
     trainer = make_trainer(config)
     report = None
-    for report in pulses(trainer, trainer.begin()):
+    for report in progress_reports(trainer, trainer.init()):
         if report.metrics["return_mean"].mean() >= target and report.metrics["episodes"].min() >= 100:
             return summary(report) | {f"seconds_to_{target:g}": time.perf_counter() - began}
     assert report is not None
@@ -66,7 +66,7 @@ def reach(config: TrainConfig, target: float) -> dict:
 def endless(config: TrainConfig):
     """The workload without an end, its annealing stretched."""
     trainer = make_trainer(TrainConfig(**vars(config) | {"steps": 100_000_000}))
-    return pulses(trainer, trainer.begin())
+    return progress_reports(trainer, trainer.init())
 
 
 def summary(report: Report) -> dict:

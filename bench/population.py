@@ -20,7 +20,7 @@ from zoo import ZOO
 from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset
 from shoal.runs.session import open_session, watch
 from shoal.training.evaluate import evaluate
-from shoal.training.loop import Report, pulses
+from shoal.training.loop import Report, progress_reports
 from shoal.training.program import make_trainer
 
 MEMBERS = 16
@@ -90,7 +90,7 @@ def add(columns: list[list[float]], final: float, area: float) -> None:
 def outcome(config: TrainConfig) -> tuple[np.ndarray, np.ndarray]:
     """Greedy returns at the end, (L,), and training returns along the way, (reports, L)."""
     trainer = make_trainer(config)
-    reports = [report for report in pulses(trainer, trainer.begin()) if report.due]
+    reports = [report for report in progress_reports(trainer, trainer.init()) if report.due]
     curve = np.stack([report.metrics["return_mean"] for report in reports])
     curve = curve[~np.all(np.isnan(curve), 1)]  # before the first episode has ended there is no score
     returns, _ = evaluate(trainer.recipe, trainer.learner, reports[-1].state.cohort, EPISODES)

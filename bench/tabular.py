@@ -24,11 +24,11 @@ TRAINING = {1: 129.55, 4: 129.55, 16: 129.55, None: 129.12}  # None: averaged on
 def learn(key: Array, worlds: World, exchange: Exchange, gamma: float) -> Array:
     """The mean table of five learners, one in each world, that meet after each update."""
     make = lambda world: tabular(world, gamma, step_size=lambda n: 1 / (1 + n / 20))
-    standing = absent(5)._replace(present=jnp.ones(5, bool))
+    scores = absent(5)._replace(present=jnp.ones(5, bool))
     update = jax.vmap(make(worlds).update, in_axes=(None, 0, None))
 
     def step(n, carry):
-        return exchange.apply(key, carry[0], update(key, carry[1], None)[0], standing)[:2]
+        return exchange.apply(key, carry[0], update(key, carry[1], None)[0], scores)[:2]
 
     cohort = jax.vmap(lambda world: make(world).init(key))(worlds)
     return jax.lax.fori_loop(0, 192, step, exchange.init(cohort))[1].params.mean(0)

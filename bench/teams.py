@@ -109,13 +109,13 @@ def theirs(name: str) -> Callable[[], int] | None:
 def playing(name: str, rows: int, learn: bool) -> Callable[[], float]:
     """Rollouts of the preset's policy, one after another, learned from or not: its steps per second."""
     trainer = make_trainer(preset(name, num_envs=rows))
-    state = [trainer.begin()]
+    state = [trainer.init()]
 
     def turn() -> float:
         begin = time.perf_counter()
         if learn:
-            state[0], pulse = trainer.advance(state[0], jax.numpy.int32(1))
-            steps = np.sum(pulse.valid_steps)
+            state[0], progress = trainer.advance(state[0], jax.numpy.int32(1))
+            steps = np.sum(progress.valid_steps)
         else:
             state[0], rollout = trainer.stages.collect(state[0])
             steps = np.sum(rollout.valid)

@@ -1,4 +1,4 @@
-"""The nouns: spaces, time steps, environments, learners, exchanges, rollouts.
+"""The contracts: spaces, time steps, environments, learners, exchanges, rollouts.
 
 Axes are named once and used everywhere: L learner, T time, E environment, N rows (all environments
 of one device, learner-major, N = L * E), A agent, B batch.
@@ -175,16 +175,16 @@ class Rollout(NamedTuple):
     truncated: Array  # (T, E)
     valid: Array  # (T, E)
     last_obs: Tree  # (E, ...)
-    advice: tuple["Advice", ...] = ()  # what others think of `obs`, where an exchange asked them
-    begins: Array | tuple[()] = ()  # (T, E) whether `obs` is an episode's first; `collect` says so
-    bonus: Array | tuple[()] = ()  # (T, E) what a learner rewards itself with, where it does
+    peer_targets: tuple["PeerTargets", ...] = ()  # peers' policies at `obs`, one per exchange
+    episode_starts: Array | tuple[()] = ()  # (T, E) whether `obs` is an episode's first
+    bonus: Array | tuple[()] = ()  # (T, E) intrinsic rewards, where there are any
 
 
-class Advice(NamedTuple):
-    """What other learners think of a rollout's observations: sum_j w_ij opinion_j(obs_i)."""
+class PeerTargets(NamedTuple):
+    """Peers' policies at a rollout's observations: sum_j w_ij policy_terms_j(obs_i)."""
 
-    weight: Array  # (T, E) sum_j w_ij; 0 for a learner nobody advises
-    opinion: Tree  # (T, E, ...) the weighted sum of `Learner.opinion`
+    weight: Array  # (T, E) sum_j w_ij; 0 for a learner without peers
+    terms: Tree  # (T, E, ...) the weighted sum of `Learner.policy_terms`
 
 
 class LearnerState(NamedTuple):
@@ -194,17 +194,17 @@ class LearnerState(NamedTuple):
     statistics: Tree  # merged by exchanges: counts, means, M2 (never averaged)
     opt_state: Tree  # travels only when a whole learner is copied
     hypers: Tree  # perturbed by selection; every leaf a scalar array
-    memory: Tree  # never leaves the learner: replay, recurrent state, counters; exchanges are not shown it
-    anchor: Tree = ()  # the parameters to stay near, where a learner does; set by exchanges
+    private: Tree  # never leaves the learner (replay, recurrent carry, counters); exchanges do not see it
+    anchor: Tree = ()  # the parameters to stay near (FedProx); set by exchanges
 
 
-def as_it_is(state: LearnerState, num_envs: int) -> LearnerState:
-    """The learner, which remembers nothing of the environments it acts in."""
+def stateless_for_evaluation(state: LearnerState, num_envs: int) -> LearnerState:
+    """The same learner: it keeps nothing per environment."""
     return state
 
 
-def all_of_it(state: LearnerState) -> LearnerState:
-    """The learner, which remembers nothing of the episodes under way."""
+def stateless_on_restart(state: LearnerState) -> LearnerState:
+    """The same learner: it keeps nothing of the episodes under way."""
     return state
 
 
@@ -213,56 +213,57 @@ class Learner(NamedTuple):
 
     init(key) -> LearnerState
     draw(key, shape) -> noise                      (T, E, ...), the randomness of a rollout's actions
-    act(state, obs, noise, begins)                 one step: obs (E, ...), begins (E,) bool where obs is an
-        -> (action, memory)                        episode's first
+    act(state, obs, noise, episode_starts)         one step: obs (E, ...), episode_starts (E,) bool
+        -> (action, private)
     update(key, state, rollout) -> (state, metrics)
-    opinion(state, obs) -> Tree                    what its policy says of obs (...), in terms that add up
-    distance(state, other, obs) -> (...)           how far two policies are apart where they see obs
-    visit(state, num_envs) -> LearnerState         ready to act in so many other environments
-    abandon(state) -> LearnerState                 its environments are about to begin new episodes
+    policy_terms(state, obs) -> Tree               the policy at obs (...), in terms that add up over peers
+    distance(state, other, obs) -> (...)           how far two policies differ at obs
+    for_evaluation(state, num_envs) -> state       ready to act in so many other environments
+    on_restart(state) -> state                     its environments are about to start new episodes
     value(state, obs) -> (...)                     the discounted return its policy expects from obs on
 
-    Noise of zero gives the greedy action to a learner that visits. Opinions, distances and values read
-    `params` and `statistics` alone; a learner without them trains, but cannot be advised, compared or judged.
-    `grouped` learners are updated a few at a time on a core; those whose memory is too large to be copied
-    are not. `by_env` says which parts of the memory have the environments as their first axis.
+    Zero noise gives the greedy action of a learner made ready by `for_evaluation`. `policy_terms`, `distance`
+    and `value` read `params` and `statistics` alone; they are None where a policy needs earlier observations,
+    and then neighbours' policies, policy distances and value maps are not available. `grouped` learners are
+    updated a few at a time on a core; those with a replay, which is too large to copy, are not. `by_env` says
+    which parts of `private` have the environments as their first axis.
     """
 
     init: Callable[[Array], LearnerState]
     draw: Callable[[Array, tuple[int, int]], Tree]
     act: Callable[[LearnerState, Tree, Tree, Array], tuple[Tree, Tree]]
     update: Callable[[Array, LearnerState, Rollout], tuple[LearnerState, dict[str, Array]]]
-    opinion: Callable[[LearnerState, Tree], Tree] | None = None
+    policy_terms: Callable[[LearnerState, Tree], Tree] | None = None
     distance: Callable[[LearnerState, LearnerState, Tree], Array] | None = None
-    visit: Callable[[LearnerState, int], LearnerState] = as_it_is
-    abandon: Callable[[LearnerState], LearnerState] = all_of_it
+    for_evaluation: Callable[[LearnerState, int], LearnerState] = stateless_for_evaluation
+    on_restart: Callable[[LearnerState], LearnerState] = stateless_on_restart
     grouped: bool = True
     value: Callable[[LearnerState, Tree], Array] | None = None
-    by_env: Tree = False  # True or False for each part of the memory, or for all of it
+    by_env: Tree = False  # True or False for each part of `private`, or for all of it
 
 
-class Standing(NamedTuple):
-    """How the learners stand when they meet, (L,) each."""
+class Scores(NamedTuple):
+    """What an exchange knows of the learners' progress, (L,) each."""
 
-    samples: Array  # valid environment steps since the last meeting, whoever came
+    samples: Array  # valid environment steps since the last meeting
     returns: Array  # raw mean return of the last episodes; NaN until one has finished
     episodes: Array  # int32, finished so far
     present: Array  # bool: who takes part this time
 
 
-class ExchangeMemory(NamedTuple):
-    """What an exchange remembers, by where it lives."""
+class ExchangeState(NamedTuple):
+    """What an exchange keeps between meetings, by where it lives."""
 
-    rows: Tree = ()  # leading axes that divide evenly over the devices: L, or edges laid out by device
-    whole: Tree = ()  # the same on every device
+    per_learner: Tree = ()  # leading axes that divide evenly over the devices: L, or edges laid out by device
+    shared: Tree = ()  # the same on every device
 
 
-def no_advice(memory: ExchangeMemory, rollout: Rollout) -> Rollout:
+def no_peer_targets(state: ExchangeState, rollout: Rollout) -> Rollout:
     """The rollout as it is."""
     return rollout
 
 
-def no_account(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def no_derived_metrics(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Nothing to add."""
     return {}
 
@@ -270,19 +271,19 @@ def no_account(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 class Exchange(NamedTuple):
     """Pure functions along the learner axis, called between updates.
 
-    init(cohort) -> (memory, cohort)
-    apply(key, memory, cohort, standing) -> (memory, cohort, metrics)
-    advise(memory, rollout) -> rollout      before each update, on one device with its rows:
-                                            rollout (T, L, E, ...), memory.rows of those learners
-    account(metrics) -> metrics             on the host, when a row of metrics is due: what the others imply
+    init(cohort) -> (state, cohort)
+    apply(key, state, cohort, scores) -> (state, cohort, metrics)
+    add_peer_targets(state, rollout) -> rollout    before each update, on one device with its learners:
+                                                   rollout (T, L, E, ...), state.per_learner of those learners
+    derive_metrics(metrics) -> metrics             on the host, for each row of metrics: what the others imply
 
-    cohort: LearnerState with leading L. Metrics are (L,) each, and the same names every time.
+    cohort: LearnerState with leading L, without `private`. Metrics are (L,) each, the same names every time.
     """
 
-    init: Callable[[LearnerState], tuple[ExchangeMemory, LearnerState]]
+    init: Callable[[LearnerState], tuple[ExchangeState, LearnerState]]
     apply: Callable[
-        [Array, ExchangeMemory, LearnerState, Standing],
-        tuple[ExchangeMemory, LearnerState, dict[str, Array]],
+        [Array, ExchangeState, LearnerState, Scores],
+        tuple[ExchangeState, LearnerState, dict[str, Array]],
     ]
-    advise: Callable[[ExchangeMemory, Rollout], Rollout] = no_advice
-    account: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = no_account
+    add_peer_targets: Callable[[ExchangeState, Rollout], Rollout] = no_peer_targets
+    derive_metrics: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = no_derived_metrics

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from shoal.cli.main import main
-from shoal.cli.show import chatter_aside
+from shoal.cli.show import stdout_to_stderr
 from shoal.runs.metrics import read_metrics
 
 SMALL = [
@@ -239,7 +239,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(number, tmp_path):
 
 
 def test_what_environments_print_is_kept_out_of_the_answer(capfd):
-    with chatter_aside():
+    with stdout_to_stderr():
         print("from Python")
         os.write(1, b"from the system\n")
         ctypes.CDLL(None).printf(b"from C\n")

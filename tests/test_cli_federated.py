@@ -14,7 +14,7 @@ from shoal.cli.main import main, parse_train
 from shoal.envs.registry import make
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.metrics import read_metrics
-from shoal.training.program import worlds_of
+from shoal.training.parts import worlds_of
 
 CARTPOLE = "jax:CartPole-v1"
 SIZES = ["--num-envs", "2", "--num-steps", "8", "--hidden", "4", "--reports", "4", "--learners", "4"]

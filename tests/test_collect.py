@@ -12,7 +12,7 @@ from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners import ppo
 from shoal.training import rollout as collection
-from shoal.training.scores import scores
+from shoal.training.scores import score_metrics
 from shoal.types import Box, EnvSpec, JaxEnv
 
 L, E = 2, 3
@@ -38,7 +38,7 @@ def player(one_row, num_steps, num_envs=E):
     @jax.jit
     def begin(key):
         keys = jax.random.split(key, (L, num_envs))
-        return jax.vmap(learner.init)(keys[:, 0]), collection.begin(env, keys, ())
+        return jax.vmap(learner.init)(keys[:, 0]), collection.reset_envs(env, keys, ())
 
     @jax.jit
     def play(key, cohort, worlds):
@@ -139,7 +139,7 @@ def test_scores_are_those_of_the_last_hundred_episodes():
         last = sorted(episodes[-collection.WINDOW :])
         ring = sorted(zip(worlds.episodes.returns[learner], worlds.episodes.lengths[learner], strict=True))
         np.testing.assert_allclose(ring, last, atol=1e-5)
-    summary = scores(probes.counter().spec, worlds.episodes)
+    summary = score_metrics(probes.counter().spec, worlds.episodes)
     np.testing.assert_allclose(summary["return_mean"][1], np.mean([r for r, _ in last]), atol=1e-5)
     np.testing.assert_allclose(summary["length_mean"][1], np.mean([n for _, n in last]), atol=1e-5)
 
@@ -147,7 +147,7 @@ def test_scores_are_those_of_the_last_hundred_episodes():
 def test_a_few_episodes_are_averaged_alone(counted):
     """In 14 steps each of the three environments ends episodes at steps 4, 9 and 14."""
     _, worlds = counted
-    summary = scores(probes.counter().spec, worlds.episodes)
+    summary = score_metrics(probes.counter().spec, worlds.episodes)
     assert summary["episodes"].tolist() == [9] * L
     assert summary["return_mean"].tolist() == summary["length_mean"].tolist() == [4.0] * L
     assert summary["return_std"].tolist() == [0.0] * L
@@ -157,7 +157,7 @@ def test_a_few_episodes_are_averaged_alone(counted):
 
 def test_before_the_first_end_there_is_no_score():
     _, worlds = play_two(probes.counter(limit=50), 7)
-    summary = scores(probes.counter().spec, worlds.episodes)
+    summary = score_metrics(probes.counter().spec, worlds.episodes)
     assert summary["episodes"].tolist() == [0] * L
     for name in ("return_mean", "return_std", "length_mean"):
         assert np.isnan(summary[name]).all()

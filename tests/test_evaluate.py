@@ -19,16 +19,8 @@ from shoal.ops import trees
 from shoal.ops.statistics import Running, merge
 from shoal.runs import checkpoint
 from shoal.training.config import TrainConfig
-from shoal.training.evaluate import (
-    CHUNK,
-    distances,
-    episode,
-    evaluate,
-    evaluate_worlds,
-    greedy,
-    summarise,
-    visits,
-)
+from shoal.training.episode import episode
+from shoal.training.evaluate import CHUNK, distances, evaluate, evaluate_worlds, greedy, summarise, visits
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, LearnerState
 
@@ -41,7 +33,7 @@ RECIPE = from_jax(ENV)
 def trained():
     """Two learners on two devices that know something, and have seen something to standardise by."""
     trainer = make_trainer(TrainConfig("target", algo=PPO, learners=2), recipe=RECIPE)
-    cohort = trainer.begin().cohort
+    cohort = trainer.init().cohort
     seen = Running(jnp.array([9.0, 3.0]), jnp.array([[0.5], [-1.0]]), jnp.array([[18.0], [1.0]]))
     statistics = cohort.statistics._replace(obs={"obs": seen})
     params = jax.tree.map(lambda x: x + 0.3, cohort.params)
@@ -266,8 +258,8 @@ def test_the_default_world_given_is_the_default_world():
 
 def test_worlds_that_do_not_fit_are_refused():
     learner, cohort = still_learner(PRIZES.spec, num=2)
-    turned = r"parameters of prizes must be \(2, 3\) per leaf here, not \(3, 2\)"
-    with pytest.raises(ShoalError, match=turned):
+    transposed = r"parameters of prizes must be \(2, 3\) per leaf here, not \(3, 2\)"
+    with pytest.raises(ShoalError, match=transposed):
         evaluate(PRIZES, learner, cohort, episodes=3, params=prizes(np.ones((3, 2))))
     with pytest.raises(ShoalError, match=r"prizes has the parameters Prizes\(prize=7.0, luck=0.0\), not "):
         evaluate(PRIZES, learner, cohort, episodes=3, params={"prize": np.ones((2, 3))})
@@ -316,7 +308,10 @@ def test_rows_say_which_world_was_played_and_the_mean_has_none_of_its_own():
 
 def test_drawn_worlds_reach_their_learners():
     learner, cohort = still_learner(PRIZES.spec, num=2)
-    own, fresh = parameters.drawn(PRIZES.spec, 0.5, range(2), 3), parameters.unseen(PRIZES.spec, 0.5, 6, 3)
+    own, fresh = (
+        parameters.draw_worlds(PRIZES.spec, 0.5, range(2), 3),
+        parameters.draw_unseen_worlds(PRIZES.spec, 0.5, 6, 3),
+    )
     rows = evaluate_worlds(PRIZES, learner, cohort, [0, 1], visits([0, 1], own, 6, fresh))
     scores = returns_of(rows)
     np.testing.assert_allclose([scores[0, "own"], scores[1, "own"]], own.prize, rtol=1e-6)
@@ -350,7 +345,7 @@ def test_distances_between_all_pairs():
     nobody = Learner(init=lambda key: (), draw=None, act=None, update=None)  # type: ignore
     learner = nobody._replace(distance=lambda mine, other, obs: (other.params - mine.params) * obs["o"])
     x = jnp.array([1.0, 2.0, 4.0])
-    cohort = LearnerState(params=x, statistics=(), opt_state=(), hypers=(), memory=())
+    cohort = LearnerState(params=x, statistics=(), opt_state=(), hypers=(), private=())
     obs = {"o": jnp.array([[1.0, 3.0], [10.0, 10.0], [0.0, 1.0]])}
     found = distances(learner, cohort, obs)
     np.testing.assert_allclose(found, [[0, 2, 6], [-10, 0, 20], [-1.5, -1, 0]])

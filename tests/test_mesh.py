@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from shoal.distributed.mesh import (
-    add_up,
     choose_shape,
     compiler_options,
-    from_places,
+    from_device_order,
     make_mesh,
-    own_share,
+    own_shard,
+    psum,
     read_shape,
-    to_places,
+    to_device_order,
 )
 from shoal.errors import ShoalError
 from shoal.exchanges.make import ExchangeConfig
@@ -25,7 +25,7 @@ from shoal.learners.minibatches import Strata, stratify
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.td3 import TD3Config
 from shoal.training.config import TrainConfig
-from shoal.training.loop import pulses, train
+from shoal.training.loop import progress_reports, train
 from shoal.training.profile import Profile
 from shoal.training.program import make_trainer
 
@@ -61,7 +61,7 @@ def trainer_on(mesh, run):
 @cache
 def advanced(mesh, updates, run="alone"):
     trainer = trainer_on(mesh, run)
-    return trainer.advance(trainer.begin(), np.int32(updates))
+    return trainer.advance(trainer.init(), np.int32(updates))
 
 
 def test_programs_compiled_as_users_have_them_say_the_same(monkeypatch):
@@ -70,21 +70,21 @@ def test_programs_compiled_as_users_have_them_say_the_same(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
     assert compiler_options(make_mesh(1)) == {"xla_backend_optimization_level": 2}
     trainer = make_trainer(CONFIG, mesh="1x1")
-    state, _ = trainer.advance(trainer.begin(), np.int32(1))
+    state, _ = trainer.advance(trainer.init(), np.int32(1))
     assert_close(state.cohort.params, advanced("1x1", 1)[0].cohort.params)
 
 
 @pytest.mark.parametrize("updates", [1, 5])
 def test_a_learner_shared_by_two_devices_is_the_one_on_one(updates):
     """Parameters, moments, running returns, scores and metrics, with minibatches and a KL to stop at."""
-    (one, pulse), (two, shared) = advanced("1x1", updates), advanced("1x2", updates)
+    (one, progress), (two, shared) = advanced("1x1", updates), advanced("1x2", updates)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=0, atol=1e-5), one.cohort.params, two.cohort.params)
     assert_close(one.cohort.statistics, two.cohort.statistics)
-    assert_close(one.cohort.memory, two.cohort.memory)
-    assert_close(one.worlds.step.obs, two.worlds.step.obs)
-    assert_close(one.worlds.episodes, two.worlds.episodes)
-    assert_close(pulse.metrics, shared.metrics, rtol=1e-3)
-    assert pulse.valid_steps.tolist() == shared.valid_steps.tolist()
+    assert_close(one.cohort.private, two.cohort.private)
+    assert_close(one.envs.step.obs, two.envs.step.obs)
+    assert_close(one.envs.episodes, two.envs.episodes)
+    assert_close(progress.metrics, shared.metrics, rtol=1e-3)
+    assert progress.valid_steps.tolist() == shared.valid_steps.tolist()
 
 
 def test_both_devices_hold_the_same_learner_and_other_environments():
@@ -92,10 +92,10 @@ def test_both_devices_hold_the_same_learner_and_other_environments():
     for leaf in jax.tree.leaves(state.cohort.params):
         first, second = (np.asarray(shard.data) for shard in leaf.addressable_shards)
         assert first.tobytes() == second.tobytes()
-    first, second = (np.asarray(shard.data) for shard in state.worlds.step.obs.addressable_shards)
+    first, second = (np.asarray(shard.data) for shard in state.envs.step.obs.addressable_shards)
     assert first.shape == (2, 2, 4)
     assert not np.any(np.all(first[:, :, None] == second[:, None], -1))
-    assert state.cohort.memory.discounted_return.shape == (2, 4)
+    assert state.cohort.private.discounted_return.shape == (2, 4)
 
 
 @pytest.mark.parametrize(("objective", "norm_adv"), [("clip", "batch"), ("kl", "none")])
@@ -148,20 +148,20 @@ def test_minibatches_that_the_devices_cannot_share():
 
 def test_a_sum_over_devices_keeps_types_and_shapes():
     tree = {"a": jnp.arange(6.0).reshape(3, 2, 1), "b": jnp.arange(3), "c": jnp.ones((3,))}
-    found = jax.vmap(lambda x: add_up(x, ("data",)), axis_name="data")(tree)
+    found = jax.vmap(lambda x: psum(x, ("data",)), axis_name="data")(tree)
     assert found["b"].dtype == jnp.int32
     equal = lambda x, y: np.testing.assert_array_equal(x, np.broadcast_to(y.sum(0), x.shape))
     jax.tree.map(equal, found, tree)
-    assert add_up(tree, ()) is tree
-    assert own_share(jnp.arange(4), 0, 1).tolist() == [0, 1, 2, 3]
+    assert psum(tree, ()) is tree
+    assert own_shard(jnp.arange(4), 0, 1).tolist() == [0, 1, 2, 3]
 
 
 def test_rows_are_laid_out_device_by_device_and_back():
     mesh = make_mesh(2, 4, shape=(1, 2))
     x = np.arange(2 * 4 * 3).reshape(2, 4, 3)
-    laid_out = to_places(x, mesh)
+    laid_out = to_device_order(x, mesh)
     assert laid_out[:4].tolist() == x[:, :2].reshape(4, 3).tolist()  # the first device's
-    assert np.array_equal(from_places(laid_out, mesh, 2), x)
+    assert np.array_equal(from_device_order(laid_out, mesh, 2), x)
 
 
 @pytest.mark.parametrize("text", ["4", "2x", "0x2", "axb", "2x2x2", "-1x2"])
@@ -220,12 +220,12 @@ def test_a_run_goes_on_on_other_devices(go_on, tmp_path, run, before, after):
     assert resumed == 64 * 3
     expected, _ = advanced("1x1", 6, run)
     assert_close(found.state.cohort.params, expected.cohort.params, atol=1e-4)
-    assert_close(found.state.worlds.episodes.returns, expected.worlds.episodes.returns)
+    assert_close(found.state.envs.episodes.returns, expected.envs.episodes.returns)
 
 
 def test_a_profile_times_the_parts_and_changes_nothing():
     trainer, profile = make_trainer(CONFIG), Profile()
-    reports = list(pulses(trainer, trainer.begin(), profile))
+    reports = list(progress_reports(trainer, trainer.init(), profile))
     expected, _ = advanced("2x1", 6)
     assert_close(reports[-1].state.cohort.params, expected.cohort.params)
     assert profile.all_iterations == 6
@@ -240,6 +240,6 @@ def test_a_profile_of_a_replay_learner():
     algo = TD3Config(num_envs=2, batch_size=8, buffer_size=64, hidden=(8,), learning_starts=4)
     config = TrainConfig("Pendulum-v1", algo=algo, steps=40, seed=1, reports=2)
     trainer = make_trainer(config)
-    timed = list(pulses(trainer, trainer.begin(), Profile()))[-1]
+    timed = list(progress_reports(trainer, trainer.init(), Profile()))[-1]
     plain = list(train(config))[-1]
     assert_close(timed.state.cohort.params, plain.state.cohort.params)

@@ -8,7 +8,7 @@ import pytest
 from shoal.errors import ShoalError
 from shoal.learners.ppo_config import PPOConfig
 from shoal.nets.actor_critic import ActorCritic, Split, actor_critic
-from shoal.nets.layers import Halves
+from shoal.nets.layers import SplitLayer
 from shoal.nets.recurrent import recurrent_actor_critic
 from shoal.types import Box, Discrete, EnvSpec
 
@@ -29,7 +29,7 @@ def through(layers, x, last=False):
 def by_hand(network, left, right):
     """What an actor or critic says: two parts, joined, the layers, the head."""
     halves, *layers = network.layers
-    assert isinstance(halves, Halves)
+    assert isinstance(halves, SplitLayer)
     joined = np.concatenate([through(halves.left.layers, left), through(halves.right.layers, right)], -1)
     return through(layers, joined, last=True)
 

@@ -75,7 +75,7 @@ def test_no_environment_is_in_both_ranks(two):
 def test_two_processes_are_one_at_the_same_batch(two):
     jax.devices()
     trainer = make_trainer(CONFIG, mesh="1x1")
-    state, _ = trainer.advance(trainer.begin(), np.int32(1))
+    state, _ = trainer.advance(trainer.init(), np.int32(1))
     for leaf, found in zip(jax.tree.leaves(state.cohort.params), two[0]["first"], strict=True):
         np.testing.assert_allclose(found, leaf, rtol=0, atol=1e-5)
 

@@ -47,7 +47,7 @@ def game():
 
 def advanced(config, mesh="2x1"):
     trainer = make_trainer(config, recipe=game(), mesh=mesh)
-    return trainer.advance(trainer.begin(), np.int32(4))
+    return trainer.advance(trainer.init(), np.int32(4))
 
 
 @cache
@@ -62,8 +62,8 @@ def assert_close(a, b):
 def test_worlds_of_a_team_may_be_divided():
     (one, _), (other, _) = alone(), advanced(GAME, "1x2")
     assert_close(one.cohort.params, other.cohort.params)
-    assert_close(one.worlds.episodes, other.worlds.episodes)
-    assert one.worlds.episodes.returns.shape == (2, 100, 2)
+    assert_close(one.envs.episodes, other.envs.episodes)
+    assert one.envs.episodes.returns.shape == (2, 100, 2)
 
 
 def test_a_team_of_a_cohort_is_its_solo_run():
@@ -101,7 +101,7 @@ def test_every_policy_of_a_team_is_advised_by_its_own_in_other_teams():
 
 def test_new_episodes_with_every_rollout():
     state, _ = advanced(replace(GAME, hard_resets=True))
-    assert np.all(np.asarray(state.worlds.episodes.lengths)[:, :4] == 5)
+    assert np.all(np.asarray(state.envs.episodes.lengths)[:, :4] == 5)
 
 
 def test_a_run_of_teams_that_was_stopped_ends_as_if_it_had_not_been(go_on, tmp_path):

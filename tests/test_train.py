@@ -12,7 +12,7 @@ from shoal.errors import ShoalError
 from shoal.learners.ppo import PPOConfig
 from shoal.ops import trees
 from shoal.training.config import TrainConfig
-from shoal.training.loop import pulses, train
+from shoal.training.loop import progress_reports, train
 from shoal.training.program import make_trainer
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
@@ -40,7 +40,7 @@ def trainer(kind):
 
 @cache
 def begun(kind):
-    return trainer(kind).begin()
+    return trainer(kind).init()
 
 
 @cache
@@ -59,11 +59,9 @@ def bits(tree):
 def rows(state, index):
     """Rows of everything in a training state that has a learner axis."""
     num_learners = len(state.keys)
-    world = trees.merge_axes(trees.take(trees.split_axis(state.worlds.state, num_learners), index))
+    world = trees.merge_axes(trees.take(trees.split_axis(state.envs.state, num_learners), index))
     pick = partial(trees.take, index=index)
-    worlds = state.worlds._replace(
-        state=world, step=pick(state.worlds.step), episodes=pick(state.worlds.episodes)
-    )
+    worlds = state.envs._replace(state=world, step=pick(state.envs.step), episodes=pick(state.envs.episodes))
     return state._replace(cohort=pick(state.cohort), worlds=worlds, keys=state.keys[index])
 
 
@@ -99,11 +97,11 @@ def test_a_member_is_its_solo_run():
     """At the start to the bit; later up to the rounding of sums that a batched program orders otherwise."""
     second = jnp.array([1])
     assert bits(rows(begun("cohort"), second)) == bits(begun("solo"))
-    (cohort, pulse), (solo, solo_pulse) = advanced("cohort"), advanced("solo")
+    (cohort, progress), (solo, solo_pulse) = advanced("cohort"), advanced("solo")
     assert_close(rows(cohort, second), solo)
-    assert_close(trees.take(pulse, second), solo_pulse)
-    assert bits(rows(cohort, second).worlds.episodes) == bits(solo.worlds.episodes)
-    assert cohort.worlds.episodes.finished.min() > 0
+    assert_close(trees.take(progress, second), solo_pulse)
+    assert bits(rows(cohort, second).envs.episodes) == bits(solo.envs.episodes)
+    assert cohort.envs.episodes.finished.min() > 0
 
 
 def test_every_iteration_draws_anew():
@@ -111,7 +109,7 @@ def test_every_iteration_draws_anew():
     run, state = trainer("cohort"), begun("cohort")
     later = state._replace(iteration=jax.device_put(jnp.int32(1), state.iteration.sharding))
     first, second = (run.advance(s, jnp.int32(1))[0] for s in (state, later))
-    assert bits(first.worlds.state.state) != bits(second.worlds.state.state)
+    assert bits(first.envs.state.state) != bits(second.envs.state.state)
 
 
 def test_members_differ():
@@ -124,7 +122,7 @@ def test_two_devices_are_one():
     assert bits(begun("cohort")) == bits(begun("one device"))
     for two, one in zip(advanced("cohort"), advanced("one device"), strict=True):
         assert_close(two, one)
-    episodes = [bits(advanced(kind)[0].worlds.episodes) for kind in ("cohort", "one device")]
+    episodes = [bits(advanced(kind)[0].envs.episodes) for kind in ("cohort", "one device")]
     assert episodes[0] == episodes[1]
 
 
@@ -140,13 +138,13 @@ def test_nan_in_one_learner_leaves_the_other_untouched(kind):
     run, state = trainer(kind), begun(kind)
     poison = jax.tree.map(lambda x: x.at[0].set(jnp.nan), state.cohort.params)
     poisoned = state._replace(cohort=state.cohort._replace(params=poison))
-    lost, pulse = run.advance(poisoned, jnp.int32(12))
+    lost, progress = run.advance(poisoned, jnp.int32(12))
     well, well_pulse = advanced(kind)
     other = jnp.array([1])
     assert bits(rows(lost, other)) == bits(rows(well, other))
-    assert bits(trees.take(pulse, other)) == bits(trees.take(well_pulse, other))
-    assert np.isnan(pulse.metrics["loss/total"][0])
-    assert np.isfinite(pulse.metrics["loss/total"][1])
+    assert bits(trees.take(progress, other)) == bits(trees.take(well_pulse, other))
+    assert np.isnan(progress.metrics["loss/total"][0])
+    assert np.isfinite(progress.metrics["loss/total"][1])
 
 
 def test_many_iterations_at_once_are_as_many_one_by_one(compilations):
@@ -155,10 +153,10 @@ def test_many_iterations_at_once_are_as_many_one_by_one(compilations):
     counts = [jnp.int32(count) for count in (1, 4, 7)]
     with compilations() as compiled:
         for count in counts:
-            state, pulse = run.advance(state, count)
+            state, progress = run.advance(state, count)
     assert not compiled
     assert bits(state) == bits(whole)
-    assert bits(pulse.metrics) == bits(whole_pulse.metrics)
+    assert bits(progress.metrics) == bits(whole_pulse.metrics)
 
 
 def test_a_changed_hyperparameter_compiles_nothing_and_takes_effect(compilations):
@@ -167,25 +165,25 @@ def test_a_changed_hyperparameter_compiles_nothing_and_takes_effect(compilations
     rates = jax.device_put(2 * hypers.learning_rate, hypers.learning_rate.sharding)
     cohort = state.cohort._replace(hypers=hypers._replace(learning_rate=rates))
     with compilations() as compiled:
-        faster, pulse = run.advance(state._replace(cohort=cohort), count)
+        faster, progress = run.advance(state._replace(cohort=cohort), count)
     assert not compiled
     assert bits(faster.cohort.params) != bits(usual.cohort.params)
-    rates, usual_rates = pulse.metrics["learning_rate"], usual_pulse.metrics["learning_rate"]
+    rates, usual_rates = progress.metrics["learning_rate"], usual_pulse.metrics["learning_rate"]
     np.testing.assert_allclose(rates, 2 * usual_rates, rtol=1e-6)
 
 
 @pytest.mark.parametrize("pulse_seconds", [0.0, 1e9])
 def test_where_rows_fall_depends_on_the_configuration_alone(monkeypatch, pulse_seconds):
     """However often Python looks up, the rows are those of every fourth iteration, and the same numbers."""
-    monkeypatch.setattr(MODULE, "PULSE_SECONDS", pulse_seconds)
-    every = list(pulses(trainer("cohort"), begun("cohort")))
+    monkeypatch.setattr(MODULE, "PROGRESS_SECONDS", pulse_seconds)
+    every = list(progress_reports(trainer("cohort"), begun("cohort")))
     due = [report for report in every if report.due]
     assert [report.iteration for report in due] == [4, 8, 12, 16, 20, 24]
     assert [report.step for report in due] == [64, 128, 192, 256, 320, 384]
     assert (len(every) == 24) == (pulse_seconds == 0)
-    state, pulse = advanced("cohort")
+    state, progress = advanced("cohort")
     assert bits(due[2].state) == bits(state)
-    for name, values in jax.device_get(pulse.metrics).items():
+    for name, values in jax.device_get(progress.metrics).items():
         np.testing.assert_array_equal(due[2].metrics[name], values)
     np.testing.assert_allclose(due[-1].metrics["learning_rate"], 0.01 / 24, rtol=1e-5)
     assert due[-1].clock.valid_steps == sum_valid(due[-1].state)
@@ -193,14 +191,14 @@ def test_where_rows_fall_depends_on_the_configuration_alone(monkeypatch, pulse_s
 
 def sum_valid(state):
     """CartPole's valid steps: the lengths of all episodes, which the ring holds as long as there are few."""
-    episodes = state.worlds.episodes
+    episodes = state.envs.episodes
     assert episodes.finished.max() <= 100
     return np.nansum(episodes.lengths) + np.sum(episodes.running_length)
 
 
 def test_scores_are_raw_though_rewards_are_normalised():
     """CartPole pays 1 a step, so a return is a length."""
-    episodes = advanced("cohort")[0].worlds.episodes
+    episodes = advanced("cohort")[0].envs.episodes
     assert bits(episodes.returns) == bits(episodes.lengths)
     assert np.all(advanced("cohort")[0].cohort.statistics.returns.count > 0)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import shoal
 from shoal.ops import trees
-from shoal.training.evaluate import episode
+from shoal.training.episode import episode
 
 config = shoal.preset("CartPole-v1", learners=8)
 steps, returns, report = [], [], None

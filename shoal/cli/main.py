@@ -13,7 +13,7 @@ import tyro
 from shoal.errors import ShoalError
 
 if TYPE_CHECKING:
-    from shoal.distributed.processes import Place
+    from shoal.distributed.processes import ProcessInfo
     from shoal.training.config import TrainConfig
     from shoal.training.evaluate import Evaluation
 
@@ -167,10 +167,10 @@ def main(argv: list[str] | None = None) -> int:
 def train(arguments: list[str]) -> int:
     """Train, or go on training, alone or together with other processes."""
     from shoal.distributed import launch
-    from shoal.distributed.processes import in_company, place_given
+    from shoal.distributed.processes import launched_as, run_distributed
 
     config, output = parse_train(arguments)
-    place = place_of(output) or place_given()
+    place = place_of(output) or launched_as()
     if output.processes > 1 and not place:
         return launch.launch([sys.executable, "-m", "shoal.cli", "train", *arguments], output.processes)
     _remember_compilations()
@@ -178,13 +178,13 @@ def train(arguments: list[str]) -> int:
         return run(config, output)
     if launch.was_launched():
         launch.end_with_launcher()
-    return in_company(place, lambda: run(config, output), quiet=launch.was_launched())
+    return run_distributed(place, lambda: run(config, output), quiet=launch.was_launched())
 
 
 def run(config: "TrainConfig", output: Output) -> int:
     """Train before the user's eyes."""
     from shoal.cli import show
-    from shoal.distributed.processes import anywhere, rank
+    from shoal.distributed.processes import first_rank_where, rank
     from shoal.runs import session
     from shoal.runs.config import default_folder
 
@@ -196,11 +196,11 @@ def run(config: "TrainConfig", output: Output) -> int:
             show.nothing_to_do(output.out or default_folder(config), opened)
         return 0
     report = None
-    with session.stop_signals() as caught, show.progress(opened) as bar:
+    with session.stop_signals() as caught, show.ProgressBar(opened) as bar:
         reports = session.watch(opened)
         for report in reports:
             bar.update(report)
-            if anywhere(bool(caught)) is not None:
+            if first_rank_where(bool(caught)) is not None:
                 break
         reports.close()
     assert report is not None, "a session has at least one iteration to go"
@@ -210,9 +210,9 @@ def run(config: "TrainConfig", output: Output) -> int:
     return 130 if finished.interrupted else 0
 
 
-def place_of(output: Output) -> "Place | None":
+def place_of(output: Output) -> "ProcessInfo | None":
     """Which process this is, where that was said by hand."""
-    from shoal.distributed.processes import Place
+    from shoal.distributed.processes import ProcessInfo
 
     if output.processes < 1:
         raise ShoalError(f"processes must be at least 1, not {output.processes}")
@@ -222,7 +222,7 @@ def place_of(output: Output) -> "Place | None":
         raise ShoalError(
             "processes started by hand need --processes N, --rank R (0 to N - 1) and --coordinator HOST:PORT"
         )
-    return Place(output.rank, output.processes, output.coordinator)
+    return ProcessInfo(output.rank, output.processes, output.coordinator)
 
 
 def parse_train(arguments: list[str]):
@@ -308,7 +308,7 @@ def evaluate(arguments: list[str]) -> int:
     from shoal.cli import show
 
     if options.json:
-        with show.chatter_aside():
+        with show.stdout_to_stderr():
             rows = _evaluated(options)
         print(json.dumps([row.printed() for row in rows], indent=1))
     else:
@@ -342,7 +342,7 @@ def play(arguments: list[str]) -> int:
     from shoal.cli import show
     from shoal.runs import session
     from shoal.runs.video import write_video
-    from shoal.training.evaluate import episode
+    from shoal.training.episode import episode
 
     opened = session.open_run(options.run, options.checkpoint)
     (name, *more), cohort = session.choose(opened, options.learner)

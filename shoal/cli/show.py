@@ -27,7 +27,7 @@ LINE_SECONDS = 10.0
 """Between progress lines where there is no terminal to draw a bar on."""
 
 
-class progress:
+class ProgressBar:
     """A bar on a terminal, a line now and then elsewhere; a context manager with `update(report)`."""
 
     def __init__(self, session: Session):
@@ -67,7 +67,7 @@ class progress:
         )
         self.last_line = time.monotonic()
 
-    def __enter__(self) -> "progress":
+    def __enter__(self) -> "ProgressBar":
         self.bar.start()
         return self
 
@@ -129,7 +129,7 @@ def profiled(profile: Profile) -> None:
 
 
 @contextmanager
-def chatter_aside() -> Iterator[None]:
+def stdout_to_stderr() -> Iterator[None]:
     """What environments print, PyBullet's C++ for one, goes to stderr: stdout is kept for the answer."""
     sys.stdout.flush()
     answers = os.dup(1)

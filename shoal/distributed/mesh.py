@@ -20,15 +20,15 @@ from shoal.types import Tree
 
 DATA = "data"
 """The axis over which a learner's environments are divided."""
-ROWS = PartitionSpec("learners")
+BY_LEARNER = PartitionSpec("learners")
 """(L, ...), divided among devices along the learner axis."""
-ENVS = PartitionSpec("learners", DATA)
+BY_ENV = PartitionSpec("learners", DATA)
 """(L, E, ...), divided along both axes."""
-STEPS = PartitionSpec(None, "learners", DATA)
+BY_STEP = PartitionSpec(None, "learners", DATA)
 """(T, L, E, ...), divided along both axes."""
-PLACES = PartitionSpec(("learners", DATA))
+BY_DEVICE_ROW = PartitionSpec(("learners", DATA))
 """(N, ...), rows laid out device by device."""
-WHOLE = PartitionSpec()
+REPLICATED = PartitionSpec()
 """The same on every device."""
 
 
@@ -41,7 +41,7 @@ GROUP = 4
 
 
 FEW, SHORT = 4, 16_384
-"""CPU devices, and numbers, up to which everyone sends all to everyone (see `add_up`)."""
+"""CPU devices, and numbers, up to which everyone sends all to everyone (see `psum`)."""
 
 
 SHARED_BY = "SHOAL_CORES_SHARED_BY"
@@ -78,7 +78,7 @@ def make_mesh(
     >>> make_mesh(1).shape["learners"]
     1
     """
-    divide_cores(num_learners if parallel else 1, work, shape)
+    set_cpu_devices(num_learners if parallel else 1, work, shape)
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     if not parallel:
         devices = [first_of(devices, process) for process in range(jax.process_count())]
@@ -121,7 +121,7 @@ def check_shape(shape: tuple[int, int], num_learners: int, num_envs: int, num_de
         raise ShoalError(f"{name}: {data} does not divide {num_envs} environments per learner")
 
 
-def divide_cores(num_learners: int, work: int, shape: tuple[int, int] | None = None) -> None:
+def set_cpu_devices(num_learners: int, work: int, shape: tuple[int, int] | None = None) -> None:
     """Give every device of the CPU its cores, if JAX has not begun to use them yet.
 
     XLA runs a small program on about one core, so a cohort gets a device per core. A program that has
@@ -184,34 +184,34 @@ def compiler_options(mesh: Mesh) -> dict[str, int]:
     return {} if told or mesh.devices.flat[0].platform != "cpu" else {"xla_backend_optimization_level": 2}
 
 
-def add_up(tree: Tree, across: tuple[str, ...]) -> Tree:
+def psum(tree: Tree, axes: tuple[str, ...]) -> Tree:
     """The sum over the devices that share the work; the tree itself where there is one.
 
     All its numbers of one type travel as one message: between processes, a message costs more than its size.
     """
-    if not across:
+    if not axes:
         return tree
     leaves, structure = jax.tree.flatten(tree)
     places: dict[Any, list[int]] = {}
     for place, leaf in enumerate(leaves):
         places.setdefault(leaf.dtype, []).append(place)
     for group in places.values():
-        message = _summed(jnp.concatenate([leaves[place].reshape(-1) for place in group]), across)
+        message = _summed(jnp.concatenate([leaves[place].reshape(-1) for place in group]), axes)
         ends = np.cumsum([leaves[place].size for place in group])[:-1]
         for place, part in zip(group, jnp.split(message, ends), strict=True):
             leaves[place] = part.reshape(leaves[place].shape)
     return jax.tree.unflatten(structure, leaves)
 
 
-def _summed(message: Array, across: tuple[str, ...]) -> Array:
+def _summed(message: Array, axes: tuple[str, ...]) -> Array:
     """A short message among few CPUs goes from all to all: fewer turns than a sum that travels around."""
-    short = across == (DATA,) and jax.lax.axis_size(across) <= FEW and message.size <= SHORT
+    short = axes == (DATA,) and jax.lax.axis_size(axes) <= FEW and message.size <= SHORT
     if short and jax.default_backend() == "cpu":
-        return jnp.sum(jax.lax.all_gather(message, across), 0)
-    return jax.lax.psum(message, across)
+        return jnp.sum(jax.lax.all_gather(message, axes), 0)
+    return jax.lax.psum(message, axes)
 
 
-def own_share(x: Array, axis: int, shards: int) -> Array:
+def own_shard(x: Array, axis: int, shards: int) -> Array:
     """This device's part of an axis that is divided over `data`."""
     if shards == 1:
         return x
@@ -219,27 +219,27 @@ def own_share(x: Array, axis: int, shards: int) -> Array:
     return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(DATA) * size, size, axis)
 
 
-def all_shares(x: Array, axis: int, shards: int) -> Array:
+def gather_shards(x: Array, axis: int, shards: int) -> Array:
     """The whole axis, from the parts that the devices along `data` hold."""
     return x if shards == 1 else jax.lax.all_gather(x, DATA, axis=axis, tiled=True)
 
 
-def to_places(x: np.ndarray, mesh: Mesh) -> np.ndarray:
+def to_device_order(x: np.ndarray, mesh: Mesh) -> np.ndarray:
     """(L, E, ...) -> (N, ...), rows laid out device by device, as environments hold them."""
     learners, data = mesh.devices.shape
     blocks = x.reshape(learners, x.shape[0] // learners, data, x.shape[1] // data, *x.shape[2:])
     return blocks.swapaxes(1, 2).reshape(-1, *x.shape[2:])
 
 
-def from_places(x: np.ndarray, mesh: Mesh, num_learners: int) -> np.ndarray:
-    """The way back from `to_places`."""
+def from_device_order(x: np.ndarray, mesh: Mesh, num_learners: int) -> np.ndarray:
+    """The way back from `to_device_order`."""
     learners, data = mesh.devices.shape
     num_envs = x.shape[0] // num_learners
     blocks = x.reshape(learners, data, num_learners // learners, num_envs // data, *x.shape[1:])
     return blocks.swapaxes(1, 2).reshape(num_learners, num_envs, *x.shape[1:])
 
 
-def of_this_process(x: np.ndarray, mesh: Mesh) -> np.ndarray:
+def local_rows(x: np.ndarray, mesh: Mesh) -> np.ndarray:
     """(N, ...) laid out device by device -> (D, N / D, ...), for this process's devices."""
     own = [device.process_index == jax.process_index() for device in mesh.devices.flat]
     return x.reshape(len(own), -1, *x.shape[1:])[np.array(own)]

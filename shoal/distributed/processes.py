@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from shoal.distributed.mesh import SHARED_BY, WHOLE, num_processes
+from shoal.distributed.mesh import REPLICATED, SHARED_BY, num_processes
 from shoal.errors import ShoalError
 from shoal.types import Tree
 
@@ -38,7 +38,7 @@ RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
-class Place(NamedTuple):
+class ProcessInfo(NamedTuple):
     """Which of how many processes this is, and where they meet (unknown where a launcher's library tells)."""
 
     rank: int
@@ -50,13 +50,13 @@ class FailedElsewhere(ShoalError):
     """Another process reports its failure; all stop at the same point."""
 
 
-def place_given() -> Place | None:
+def launched_as() -> ProcessInfo | None:
     """What `mpirun` or `srun` says of this process; None where it was started alone."""
     rank, size = _first_number(RANKS), _first_number(SIZES)
-    return Place(rank, size) if rank is not None and size is not None and size > 1 else None
+    return ProcessInfo(rank, size) if rank is not None and size is not None and size > 1 else None
 
 
-def join(place: Place) -> None:
+def join(place: ProcessInfo) -> None:
     """Meet the other processes. Call before JAX's devices are used."""
     _share_cores()
     common = {
@@ -82,7 +82,7 @@ def connect() -> None:
     """Open the connections between the processes, once their devices are chosen."""
     if num_processes() > 1:
         with _quiet_output():  # Gloo says how many there are
-            anywhere(False)
+            first_rank_where(False)
 
 
 def rank() -> int:
@@ -90,12 +90,12 @@ def rank() -> int:
     return jax.process_index() if num_processes() > 1 else 0
 
 
-def told(number: int) -> int:
+def broadcast_from_first(number: int) -> int:
     """The first process's number, for everyone."""
     return number if num_processes() == 1 else int(_numbers(number)[0])
 
 
-def anywhere(flag: bool) -> int | None:
+def first_rank_where(flag: bool) -> int | None:
     """The first process for which the flag is set, if any; they all ask together."""
     if num_processes() == 1:
         return 0 if flag else None
@@ -103,7 +103,7 @@ def anywhere(flag: bool) -> int | None:
     return int(np.argmax(flags)) if np.any(flags) else None
 
 
-def decided(function: Callable[[], Any]) -> Any:
+def run_on_first(function: Callable[[], Any]) -> Any:
     """What a function returns in the first process, where alone it is called, for everyone.
 
     It may return what JSON can hold. If it raises, everyone stops.
@@ -117,7 +117,7 @@ def decided(function: Callable[[], Any]) -> Any:
         except ShoalError as raised:
             error = raised
     message = json.dumps([error is None, answer]).encode()
-    length = told(len(message))
+    length = broadcast_from_first(len(message))
     text = np.frombuffer(message.ljust(length)[:length], np.uint8)
     well, answer = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(text), np.uint8)))
     if not well:
@@ -147,7 +147,7 @@ def share(tree: Tree) -> Tree:
     return jax.tree.map(wrap, given, tree)
 
 
-def in_company(place: Place, program: Callable[[], int], quiet: bool) -> int:
+def run_distributed(place: ProcessInfo, program: Callable[[], int], quiet: bool) -> int:
     """Run a program together with other processes, and end at once if something goes wrong.
 
     A failure is told once, with the rank it happened to; that another was lost is left to who watches the
@@ -188,7 +188,7 @@ def _quiet_output() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _tell(place: Place, message: str, details: str = "") -> None:
+def _tell(place: ProcessInfo, message: str, details: str = "") -> None:
     print(f"{details}shoal: rank {place.rank} of {place.size}: {message}", file=sys.stderr, flush=True)
 
 
@@ -212,7 +212,7 @@ def _meeting() -> tuple[NamedSharding, Callable]:
     """One device of each process, and the program by which they tell each other a number."""
     firsts = {device.process_index: device for device in reversed(jax.devices())}
     mesh = Mesh(np.array([firsts[process] for process in sorted(firsts)]), ("processes",))
-    divided, whole = NamedSharding(mesh, PartitionSpec("processes")), NamedSharding(mesh, WHOLE)
+    divided, whole = NamedSharding(mesh, PartitionSpec("processes")), NamedSharding(mesh, REPLICATED)
     return divided, jax.jit(_same, out_shardings=whole)
 
 
@@ -220,7 +220,7 @@ def _whole(x: jax.Array) -> jax.Array:
     if x.is_fully_addressable or x.is_fully_replicated:
         return x
     assert isinstance(x.sharding, NamedSharding)
-    return jax.jit(_same, out_shardings=NamedSharding(x.sharding.mesh, WHOLE))(x)
+    return jax.jit(_same, out_shardings=NamedSharding(x.sharding.mesh, REPLICATED))(x)
 
 
 def _same(x: jax.Array) -> jax.Array:

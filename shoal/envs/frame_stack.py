@@ -90,8 +90,8 @@ def repeated(obs: Tree, num_frames: int) -> Tree:
     return _each_part(lambda x: jnp.concatenate([_with_channels(x)] * num_frames, -1), obs)
 
 
-def appended(frames: Tree, obs: Tree, begins: Array, num_frames: int) -> Tree:
-    """The stacks without their oldest and with one more; where an episode `begins`, that one only.
+def appended(frames: Tree, obs: Tree, episode_starts: Array, num_frames: int) -> Tree:
+    """The stacks without their oldest and with one more; where an episode `episode_starts`, that one only.
 
     >>> frames = jnp.array([[1, 2, 3], [4, 5, 6]])
     >>> appended(frames, jnp.array([[7], [8]]), jnp.array([False, True]), 3).tolist()
@@ -102,7 +102,7 @@ def appended(frames: Tree, obs: Tree, begins: Array, num_frames: int) -> Tree:
         new = _with_channels(new)
         later = jnp.concatenate([old[..., new.shape[-1] :], new], -1)
         fresh = jnp.concatenate([new] * num_frames, -1)
-        return jnp.where(begins.reshape(-1, *[1] * (new.ndim - 1)), fresh, later)
+        return jnp.where(episode_starts.reshape(-1, *[1] * (new.ndim - 1)), fresh, later)
 
     return _each_part(append, obs, frames)
 

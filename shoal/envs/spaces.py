@@ -36,12 +36,12 @@ _MAX_CHOICES = 2**16
 """An integer box wider than this is no set of choices."""
 
 
-def doors(
+def adapter(
     observation_space: gs.Space, action_space: gs.Space, name: str
 ) -> tuple[ObservationSpace, Convert, ActionSpace, Convert]:
     """Both doors of an environment, which fit each other."""
-    observation, observe = observation_door(observation_space, name)
-    action, act = action_door(action_space, name)
+    observation, observe = adapt_observation(observation_space, name)
+    action, act = adapt_action(action_space, name)
     mask = observation.get(ACTION_MASK) if isinstance(observation, dict) else None
     # Two choices of two are (2, 2) side by side as well as combined; nothing else is both.
     if mask and isinstance(action, MultiDiscrete) and mask.shape == action.nums != (2, 2):
@@ -54,19 +54,19 @@ def beside_mask(space: gs.Space, actions: gs.Discrete) -> gs.Dict:
     return gs.Dict({"obs": space, ACTION_MASK: gs.MultiBinary(int(actions.n))})
 
 
-def observation_door(space: gs.Space, name: str) -> tuple[ObservationSpace, Convert]:
+def adapt_observation(space: gs.Space, name: str) -> tuple[ObservationSpace, Convert]:
     """Our space, and the function from a batch of raw observations (N, ...) to ours; `name` is for errors."""
     if not isinstance(space, (gs.Dict, gs.Tuple)):
         return _observation_leaf(space, name)
-    doors = {"/".join(path): (path, *_observation_leaf(leaf, name)) for path, leaf in _leaves(space)}
+    adapter = {"/".join(path): (path, *_observation_leaf(leaf, name)) for path, leaf in _leaves(space)}
 
     def convert(raw):
-        return {key: leaf_convert(_follow(raw, path)) for key, (path, _, leaf_convert) in doors.items()}
+        return {key: leaf_convert(_follow(raw, path)) for key, (path, _, leaf_convert) in adapter.items()}
 
-    return {key: box for key, (_, box, _) in doors.items()}, convert
+    return {key: box for key, (_, box, _) in adapter.items()}, convert
 
 
-def action_door(space: gs.Space, name: str) -> tuple[ActionSpace, Convert]:
+def adapt_action(space: gs.Space, name: str) -> tuple[ActionSpace, Convert]:
     """Our space, and the function from a batch of our actions (N, ...) to the environment's own."""
     match space:
         case gs.Discrete():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from shoal.errors import ShoalError
 from shoal.ops import trees
-from shoal.types import Exchange, ExchangeMemory, LearnerState, Rollout, Standing, Tree
+from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores, Tree
 
 UNITS = ("returns", "targets")
 """Running statistics of what critics learn."""
@@ -17,8 +17,8 @@ UNITS = ("returns", "targets")
 def none() -> Exchange:
     """Learners that never meet."""
     return Exchange(
-        init=lambda cohort: (ExchangeMemory(), cohort),
-        apply=lambda key, memory, cohort, standing: (memory, cohort, {}),
+        init=lambda cohort: (ExchangeState(), cohort),
+        apply=lambda key, state, cohort, scores: (state, cohort, {}),
     )
 
 
@@ -33,27 +33,27 @@ def chain(*exchanges: Exchange) -> Exchange:
     def init(cohort: LearnerState):
         memories = []
         for exchange in exchanges:
-            memory, cohort = exchange.init(cohort)
-            memories.append(memory)
+            state, cohort = exchange.init(cohort)
+            memories.append(state)
         return _join(memories), cohort
 
-    def apply(key, memory, cohort, standing):
+    def apply(key, state, cohort, scores):
         memories, total = [], {}
-        for index, (exchange, part) in enumerate(zip(exchanges, _parts(memory), strict=True)):
-            part, cohort, metrics = exchange.apply(jax.random.fold_in(key, index), part, cohort, standing)
+        for index, (exchange, part) in enumerate(zip(exchanges, _parts(state), strict=True)):
+            part, cohort, metrics = exchange.apply(jax.random.fold_in(key, index), part, cohort, scores)
             memories.append(part)
             total |= {name: total[name] + x if name in total else x for name, x in metrics.items()}
         return _join(memories), cohort, total
 
-    def advise(memory: ExchangeMemory, rollout: Rollout) -> Rollout:
-        for exchange, part in zip(exchanges, _parts(memory), strict=True):
-            rollout = exchange.advise(part, rollout)
+    def add_peer_targets(state: ExchangeState, rollout: Rollout) -> Rollout:
+        for exchange, part in zip(exchanges, _parts(state), strict=True):
+            rollout = exchange.add_peer_targets(part, rollout)
         return rollout
 
-    def account(metrics):
-        return {name: x for exchange in exchanges for name, x in exchange.account(metrics).items()}
+    def derive_metrics(metrics):
+        return {name: x for exchange in exchanges for name, x in exchange.derive_metrics(metrics).items()}
 
-    return Exchange(init, apply, advise, account)
+    return Exchange(init, apply, add_peer_targets, derive_metrics)
 
 
 def every(updates: int, exchange: Exchange) -> Exchange:
@@ -68,29 +68,31 @@ def every(updates: int, exchange: Exchange) -> Exchange:
         nobody = absent(trees.num_rows(cohort))
         _, _, metrics = jax.eval_shape(exchange.apply, jax.random.key(0), inner, cohort, nobody)
         before = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
-        rows, whole = (inner.rows, before, nobody.samples), (inner.whole, jnp.int32(0))
-        return ExchangeMemory(rows, whole), cohort
+        rows, whole = (inner.per_learner, before, nobody.samples), (inner.shared, jnp.int32(0))
+        return ExchangeState(rows, whole), cohort
 
-    def apply(key, memory, cohort, standing):
-        (rows, before, samples), (whole, waited) = memory
-        standing = standing._replace(samples=samples + standing.samples)
+    def apply(key, state, cohort, scores):
+        (rows, before, samples), (whole, waited) = state
+        scores = scores._replace(samples=samples + scores.samples)
         waited = waited + 1
 
         def meet():
-            inner, met, metrics = exchange.apply(key, ExchangeMemory(rows, whole), cohort, standing)
-            memory = ExchangeMemory((inner.rows, metrics, jnp.zeros_like(samples)), (inner.whole, waited * 0))
-            return memory, met, metrics
+            inner, met, metrics = exchange.apply(key, ExchangeState(rows, whole), cohort, scores)
+            state = ExchangeState(
+                (inner.per_learner, metrics, jnp.zeros_like(samples)), (inner.shared, waited * 0)
+            )
+            return state, met, metrics
 
         def wait():
-            memory = ExchangeMemory((rows, before, standing.samples), (whole, waited))
-            return memory, cohort, before
+            state = ExchangeState((rows, before, scores.samples), (whole, waited))
+            return state, cohort, before
 
         return jax.lax.cond(waited == updates, meet, wait)
 
-    def advise(memory: ExchangeMemory, rollout: Rollout) -> Rollout:
-        return exchange.advise(ExchangeMemory(memory.rows[0], memory.whole[0]), rollout)
+    def add_peer_targets(state: ExchangeState, rollout: Rollout) -> Rollout:
+        return exchange.add_peer_targets(ExchangeState(state.per_learner[0], state.shared[0]), rollout)
 
-    return Exchange(init, apply, advise, exchange.account)
+    return Exchange(init, apply, add_peer_targets, exchange.derive_metrics)
 
 
 def participate(fraction: float, exchange: Exchange) -> Exchange:
@@ -100,13 +102,13 @@ def participate(fraction: float, exchange: Exchange) -> Exchange:
     if fraction == 1:
         return exchange
 
-    def apply(key, memory, cohort, standing):
+    def apply(key, state, cohort, scores):
         key_draw, key_inner = jax.random.split(key)
-        num_learners = standing.present.shape[0]
+        num_learners = scores.present.shape[0]
         rank = jnp.argsort(jnp.argsort(jax.random.bits(key_draw, (num_learners,))))
         drawn = rank < max(1, round(fraction * num_learners))
-        standing = standing._replace(present=standing.present & drawn)
-        return exchange.apply(key_inner, memory, cohort, standing)
+        scores = scores._replace(present=scores.present & drawn)
+        return exchange.apply(key_inner, state, cohort, scores)
 
     return exchange._replace(apply=apply)
 
@@ -148,17 +150,17 @@ def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
         return changed._replace(statistics=changed.statistics._replace(**units))
 
     def init(cohort: LearnerState):
-        memory, changed = exchange.init(part(cohort))
-        return memory, whole(changed, cohort)
+        state, changed = exchange.init(part(cohort))
+        return state, whole(changed, cohort)
 
-    def apply(key, memory, cohort, standing):
-        memory, changed, metrics = exchange.apply(key, memory, part(cohort), standing)
-        return memory, whole(changed, cohort), metrics
+    def apply(key, state, cohort, scores):
+        state, changed, metrics = exchange.apply(key, state, part(cohort), scores)
+        return state, whole(changed, cohort), metrics
 
     return exchange._replace(init=init, apply=apply)
 
 
-def together(exchange: Exchange) -> Exchange:
+def common_start(exchange: Exchange) -> Exchange:
     """Everyone begins with the parameters of the first learner, as clients of a server do."""
 
     def init(cohort: LearnerState):
@@ -179,15 +181,15 @@ def _name(path: tuple[Any, ...]) -> str:
     return inner[0] if outer == "policy" and inner else outer
 
 
-def absent(num_learners: int) -> Standing:
+def absent(num_learners: int) -> Scores:
     """The standing of learners who have done nothing and are not there."""
     zeros = jnp.zeros(num_learners)
-    return Standing(zeros, zeros, jnp.zeros(num_learners, jnp.int32), jnp.zeros(num_learners, bool))
+    return Scores(zeros, zeros, jnp.zeros(num_learners, jnp.int32), jnp.zeros(num_learners, bool))
 
 
-def _join(memories: Sequence[ExchangeMemory]) -> ExchangeMemory:
-    return ExchangeMemory(tuple(m.rows for m in memories), tuple(m.whole for m in memories))
+def _join(memories: Sequence[ExchangeState]) -> ExchangeState:
+    return ExchangeState(tuple(m.per_learner for m in memories), tuple(m.shared for m in memories))
 
 
-def _parts(memory: ExchangeMemory) -> list[ExchangeMemory]:
-    return [ExchangeMemory(*part) for part in zip(memory.rows, memory.whole, strict=True)]
+def _parts(state: ExchangeState) -> list[ExchangeState]:
+    return [ExchangeState(*part) for part in zip(state.per_learner, state.shared, strict=True)]

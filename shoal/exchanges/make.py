@@ -11,9 +11,9 @@ from jax.sharding import Mesh
 
 from shoal.errors import ShoalError, check_choices
 from shoal.exchanges import channels, mixing, robust, selection, topology
-from shoal.exchanges.combinators import chain, every, participate, select, together
+from shoal.exchanges.combinators import chain, common_start, every, participate, select
 from shoal.exchanges.exploration import Prior
-from shoal.exchanges.mixing import Channel, Rule
+from shoal.exchanges.mixing import Channel, MixingRule
 from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
 from shoal.exchanges.population import population
 from shoal.exchanges.routing import Transport, Way
@@ -251,7 +251,7 @@ def make_exchange(
     exchange = chain(*(link(one) for one in meetings if one.exchange not in ("none", "gradients")))
     asked = [c.common_start for c in configs if c.common_start is not None]
     start = any(asked) if asked else any(c.mixes or c.exchange == "gradients" for c in configs)
-    return together(exchange) if start else exchange
+    return common_start(exchange) if start else exchange
 
 
 def by_clock(config: ExchangeConfig) -> list[ExchangeConfig]:
@@ -306,7 +306,7 @@ def mixing_exchange(config: ExchangeConfig, num_learners: int, seed: int, transp
     return with_budget(config, exchange) if config.noise_multiplier else exchange
 
 
-def rule_for(config: ExchangeConfig, num_learners: int, seed: int, transport: Transport) -> Rule:
+def rule_for(config: ExchangeConfig, num_learners: int, seed: int, transport: Transport) -> MixingRule:
     """Who takes what from whom."""
     if config.exchange == "average":
         return mixing.from_server(robust.mean())
@@ -394,15 +394,15 @@ def with_budget(config: ExchangeConfig, exchange: Exchange) -> Exchange:
     n Gaussian mechanisms of noise z tell as much as one of noise z / sqrt(n): n / z^2 is the cost.
     """
 
-    def apply(key, memory, cohort, standing):
-        memory, cohort, metrics = exchange.apply(key, memory, cohort, standing)
+    def apply(key, state, cohort, scores):
+        state, cohort, metrics = exchange.apply(key, state, cohort, scores)
         cost = metrics["exchange/rounds"] / config.noise_multiplier**2
-        return memory, cohort, metrics | {"privacy/cost": cost}
+        return state, cohort, metrics | {"privacy/cost": cost}
 
-    def account(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def derive_metrics(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         spent = [
             channels.epsilon(c**-0.5, 1, config.privacy_delta) if c else 0.0 for c in metrics["privacy/cost"]
         ]
         return {"privacy/epsilon": np.array(spent, np.float32)}
 
-    return exchange._replace(apply=apply, account=account)
+    return exchange._replace(apply=apply, derive_metrics=derive_metrics)

@@ -1,6 +1,6 @@
 """Mixing: learners take up each other's parameters, from a server or from their neighbours.
 
-What a round does is a `Rule` (who takes what from whom) and a `Channel` (what happens to a message on
+What a round does is a `MixingRule` (who takes what from whom) and a `Channel` (what happens to a message on
 its way); `mix` makes an exchange of the two. Messages are rows of a matrix (L, D): each learner's
 parameters, flattened.
 """
@@ -22,10 +22,10 @@ from shoal.exchanges.robust import Aggregator, mean, median
 from shoal.exchanges.routing import HERE, Transport
 from shoal.ops import trees
 from shoal.ops.statistics import Running, pool, variance
-from shoal.types import Exchange, ExchangeMemory, LearnerState, Standing, Tree
+from shoal.types import Exchange, ExchangeState, LearnerState, Scores, Tree
 
 
-class Rule(NamedTuple):
+class MixingRule(NamedTuple):
     """What learners make of each other's messages.
 
     combine(key, own, messages, weight) -> (L, D)     own, messages (L, D), weight (L,), 0 for the absent
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
     copies(key, weight, books) -> (L,)                how often each sends its message
 
     `broadcast` says that all receive the same, so that each knows what the others hold afterwards. With
-    `books`, a message tells how its sender changed: whoever may listen later has to hear it, too.
+    `feedback`, a message tells how its sender changed: whoever may listen later has to hear it, too.
     """
 
     combine: Callable[[Array, Array, Array, Array], Array]
@@ -61,11 +61,11 @@ class Channel(NamedTuple):
         return self == (None, None, None)
 
 
-class Books(NamedTuple):
+class FeedbackState(NamedTuple):
     """What others know of each learner, and what it still owes them, (L, D) each."""
 
     public: Array
-    owed: Array
+    residual: Array
 
 
 PLAIN = Channel()
@@ -118,7 +118,7 @@ def gossip_in_pairs(*, channel: Channel = PLAIN, transport: Transport = HERE, **
 
 
 def mix(
-    rule: Rule,
+    rule: MixingRule,
     *,
     weights: Weighting = "uniform",
     server: optax.GradientTransformation | None = None,
@@ -138,25 +138,29 @@ def mix(
     def init(cohort: LearnerState):
         own, _ = trees.as_matrix(cohort.params)
         model = jnp.mean(own, 0)
-        books = () if channel.is_plain else Books(own, jnp.zeros_like(own))
+        feedback = () if channel.is_plain else FeedbackState(own, jnp.zeros_like(own))
         whole = () if server is None else Server(model, server.init(model))
         rounds, sent = jnp.zeros(own.shape[0], jnp.int32), jnp.zeros((own.shape[0], 2), jnp.int32)
-        return ExchangeMemory((rounds, sent, books), whole), cohort
+        return ExchangeState((rounds, sent, feedback), whole), cohort
 
-    def apply(key, memory, cohort, standing):
-        (rounds, sent, books), whole = memory
+    def apply(key, state, cohort, scores):
+        (rounds, sent, feedback), whole = state
         key_rule, key_channel = jax.random.split(key)
         own, back = trees.as_matrix(cohort.params)
-        weight, present = weigh(weights, standing), standing.present
-        heard, known = (own, books) if channel.is_plain else send(channel, key_channel, own, books)
+        weight, present = weigh(weights, scores), scores.present
+        heard, known = (own, feedback) if channel.is_plain else send(channel, key_channel, own, feedback)
         target = rule.combine(key_rule, own, heard, weight)
         if server is not None:
             whole = serve(server, whole, target[0], jnp.any(present))
             target = jnp.broadcast_to(whole.model, own.shape)
         if not channel.is_plain:
             # A broadcast tells everyone what all hold; gossip only what each has sent, debts included.
-            known = Books(target, known.owed) if rule.broadcast else Books(known.public, 0 * known.owed)
-            books = trees.where_rows(present, known, books)
+            known = (
+                FeedbackState(target, known.residual)
+                if rule.broadcast
+                else FeedbackState(known.public, 0 * known.residual)
+            )
+            feedback = trees.where_rows(present, known, feedback)
         cohort = cohort._replace(params=back(jnp.where(present[:, None], target, own)))
         if share_statistics:
             cohort = cohort._replace(statistics=merge_statistics(rule, key_rule, cohort, weight, present))
@@ -172,20 +176,20 @@ def mix(
         aside += _row_bytes(_real(cohort.opt_state)) if share_moments else 0
         num_bytes = jnp.float32(sent[:, 0]) * size + jnp.float32(sent[:, 1]) * aside
         metrics = {"exchange/bytes": num_bytes, "exchange/rounds": jnp.float32(rounds)}
-        return ExchangeMemory((rounds, sent, books), whole), cohort, metrics
+        return ExchangeState((rounds, sent, feedback), whole), cohort, metrics
 
     return Exchange(init, apply)
 
 
-def send(channel: Channel, key: Array, own: Array, books: Books) -> tuple[Array, Books]:
+def send(channel: Channel, key: Array, own: Array, feedback: FeedbackState) -> tuple[Array, FeedbackState]:
     """What others hear of every learner's parameters, and what each honestly told them."""
     key_privacy, key_attack = jax.random.split(key)
-    delta = own - books.public
+    delta = own - feedback.public
     delta = channel.privacy(key_privacy, delta) if channel.privacy else delta
-    delta = delta + books.owed
+    delta = delta + feedback.residual
     sent = channel.compressor.apply(delta) if channel.compressor else delta
     heard = channel.attack(key_attack, sent) if channel.attack else sent
-    return books.public + heard, Books(books.public + sent, delta - sent)
+    return feedback.public + heard, FeedbackState(feedback.public + sent, delta - sent)
 
 
 def serve(server: optax.GradientTransformation, state: Server, target: Array, anyone: Array) -> Server:
@@ -195,38 +199,40 @@ def serve(server: optax.GradientTransformation, state: Server, target: Array, an
     return trees.where(anyone, moved, state)
 
 
-def weigh(weighting: Weighting, standing: Standing) -> Array:
+def weigh(weighting: Weighting, scores: Scores) -> Array:
     """How much each learner counts, (L,): 0 for the absent.
 
     By `returns`: in proportion to the mean raw return above the worst one's, or above 0 where none is
     below it.
     """
-    present = standing.present.astype(jnp.float32)
+    present = scores.present.astype(jnp.float32)
     if weighting == "uniform":
         return present
     if weighting == "samples":
-        weight = standing.samples * present
+        weight = scores.samples * present
     else:
-        known = standing.present & jnp.isfinite(standing.returns)
-        floor = jnp.minimum(jnp.min(jnp.where(known, standing.returns, jnp.inf)), 0.0)
-        weight = jnp.where(known, standing.returns - floor, 0.0)
+        known = scores.present & jnp.isfinite(scores.returns)
+        floor = jnp.minimum(jnp.min(jnp.where(known, scores.returns, jnp.inf)), 0.0)
+        weight = jnp.where(known, scores.returns - floor, 0.0)
     return jnp.where(jnp.sum(weight) > 0, weight, present)
 
 
-def from_server(aggregate: Aggregator, robust: bool = False) -> Rule:
+def from_server(aggregate: Aggregator, robust: bool = False) -> MixingRule:
     """Everyone receives one aggregate of all messages."""
 
     def combine(key, own, messages, weight):
         return jnp.broadcast_to(aggregate(messages, weight), own.shape)
 
     def merge(key, statistics, weight):
-        merged = typical(statistics, weight) if robust else pooled(statistics, weight)
-        return jax.tree.map(lambda one, rows: jnp.broadcast_to(one, rows.shape), merged, statistics)
+        mean_learner = typical(statistics, weight) if robust else pooled(statistics, weight)
+        return jax.tree.map(lambda one, rows: jnp.broadcast_to(one, rows.shape), mean_learner, statistics)
 
-    return Rule(combine, merge, lambda key, weight, books: jnp.ones_like(weight, jnp.int32), broadcast=True)
+    return MixingRule(
+        combine, merge, lambda key, weight, feedback: jnp.ones_like(weight, jnp.int32), broadcast=True
+    )
 
 
-def from_neighbours(matrix: np.ndarray, transport: Transport = HERE) -> Rule:
+def from_neighbours(matrix: np.ndarray, transport: Transport = HERE) -> MixingRule:
     """x_i <- W_ii x_i + sum_j W_ij m_j; whoever is absent leaves its weight to the listener.
 
     A sparse W costs what its edges cost: a sum of rows taken from others instead of a product.
@@ -258,13 +264,13 @@ def from_neighbours(matrix: np.ndarray, transport: Transport = HERE) -> Rule:
     listens = others != 0  # (L, L): the row to the column
     count = transport.on_all(lambda weight: jnp.sum(jnp.asarray(listens) & (weight > 0)[:, None], 0))
 
-    def copies(key, weight, books):
-        return jnp.asarray(listens.sum(0), jnp.int32) if books else count(weight)
+    def copies(key, weight, feedback):
+        return jnp.asarray(listens.sum(0), jnp.int32) if feedback else count(weight)
 
-    return Rule(combine, transport.on_all(merge), copies, broadcast=False)
+    return MixingRule(combine, transport.on_all(merge), copies, broadcast=False)
 
 
-def from_partner(transport: Transport = HERE) -> Rule:
+def from_partner(transport: Transport = HERE) -> MixingRule:
     """Halfway to a partner drawn anew each time; with an odd number, one stays alone."""
 
     def draw(key: Array, weight: Array) -> tuple[Array, Array]:
@@ -288,13 +294,13 @@ def from_partner(transport: Transport = HERE) -> Rule:
         partner, paired = draw(key, weight)
         return mix_statistics(lambda rows: halfway(paired, rows, trees.take(rows, partner)), statistics)
 
-    def copies(key, weight, books):
-        if books:
+    def copies(key, weight, feedback):
+        if feedback:
             return jnp.full_like(weight, len(weight) - 1, jnp.int32)
         _, paired = transport.on_all(draw)(key, weight)
         return jnp.int32(paired)
 
-    return Rule(combine, transport.on_all(merge), copies, broadcast=False)
+    return MixingRule(combine, transport.on_all(merge), copies, broadcast=False)
 
 
 def pooled(statistics: Running, weight: Array) -> Running:
@@ -344,15 +350,17 @@ def _middle(count: Array, mean: Array) -> Array:
     return jnp.where(low <= high, (low + high) / 2, 0.0)
 
 
-def merge_statistics(rule: Rule, key: Array, cohort: LearnerState, weight: Array, present: Array) -> Tree:
+def merge_statistics(
+    rule: MixingRule, key: Array, cohort: LearnerState, weight: Array, present: Array
+) -> Tree:
     """The running statistics of everyone present, merged by the rule; those of the absent are not read."""
     nothing = jax.tree.map(jnp.zeros_like, cohort.statistics)
     there = trees.where_rows(present, cohort.statistics, nothing)
-    merged = jax.tree.map(lambda rows: rule.merge(key, rows, weight), there, is_leaf=is_running)
-    return trees.where_rows(present, merged, cohort.statistics)
+    mean_learner = jax.tree.map(lambda rows: rule.merge(key, rows, weight), there, is_leaf=is_running)
+    return trees.where_rows(present, mean_learner, cohort.statistics)
 
 
-def mix_moments(rule: Rule, key: Array, opt_state: Tree, weight: Array, present: Array) -> Tree:
+def mix_moments(rule: MixingRule, key: Array, opt_state: Tree, weight: Array, present: Array) -> Tree:
     """The optimisers' real-valued state mixed like the parameters; counters stay."""
 
     def mixed(x: Array) -> Array:
@@ -365,7 +373,7 @@ def mix_moments(rule: Rule, key: Array, opt_state: Tree, weight: Array, present:
 
 
 @jax.jit
-def merged(cohort: LearnerState) -> LearnerState:
+def mean_learner(cohort: LearnerState) -> LearnerState:
     """A cohort of one: the mean of all parameters, all statistics together, the rest of the first.
 
     One program: several at a time that each gather rows from devices can wait for each other, on few cores

@@ -14,10 +14,10 @@ from shoal.exchanges import topology
 from shoal.exchanges.routing import HERE, Transport, take_drawn, taker
 from shoal.ops import trees
 from shoal.ops.trees import ByDevice
-from shoal.types import Advice, Exchange, ExchangeMemory, Learner, LearnerState, Rollout, Tree
+from shoal.types import Exchange, ExchangeState, Learner, LearnerState, PeerTargets, Rollout, Tree
 
-Opinion: TypeAlias = Callable[[LearnerState, Tree], Tree]
-"""`Learner.opinion`."""
+PolicyTerms: TypeAlias = Callable[[LearnerState, Tree], Tree]
+"""`Learner.policy_terms`."""
 
 
 class Snapshots(NamedTuple):
@@ -30,7 +30,7 @@ class Snapshots(NamedTuple):
 
 
 def neighbours(learner: Learner, matrix: np.ndarray, transport: Transport = HERE, group: int = 4) -> Exchange:
-    """Learner i hears learner j's policy with weight W_ij: `update` finds it in `rollout.advice`.
+    """Learner i hears learner j's policy with weight W_ij: `update` finds it in `rollout.peer_targets`.
 
     An edge is a policy copied when the two meet and evaluated once per rollout, so a sparse graph costs
     what its edges cost. W is any matrix (L, L); its diagonal is a learner's own policy as it was.
@@ -70,8 +70,8 @@ def _neighbours(
     draw_sources: Callable[[Array], Array],
     take: Callable[[Tree, Array], Tree],
 ) -> Exchange:
-    opinion = learner.opinion
-    if opinion is None:
+    policy_terms = learner.policy_terms
+    if policy_terms is None:
         raise ShoalError(
             "this learner gives no opinions on single observations (with memory it needs those before them), "
             "so its neighbours' policies cannot be a penalty"
@@ -87,7 +87,7 @@ def _neighbours(
         params, statistics = own((cohort.params, cohort.statistics))
         snapshots = Snapshots(params, statistics, jnp.asarray(listener), jnp.zeros(len(local)))
         sent = jnp.zeros(num_learners, jnp.float32)
-        return ExchangeMemory((ByDevice(snapshots, slots), sent)), cohort
+        return ExchangeState((ByDevice(snapshots, slots), sent)), cohort
 
     def meet(key: Array, present: Array) -> tuple[Array, Array, Array]:
         """Who is heard on each edge and whether the two meet, (M,) each; how often each is heard, (L,)."""
@@ -95,46 +95,52 @@ def _neighbours(
         met = present[sources] & present[listener] & (weights > 0)
         return sources, met, jnp.zeros(num_learners).at[sources].add(met & (sources != listener))
 
-    def apply(key, memory, cohort, standing):
-        before, sent = memory.rows
-        sources, met, times = transport.on_all(meet)(key, standing.present)
+    def apply(key, state, cohort, scores):
+        before, sent = state.per_learner
+        sources, met, times = transport.on_all(meet)(key, scores.present)
         params, statistics = take((cohort.params, cohort.statistics), sources)
         fresh = Snapshots(params, statistics, before.rows.target, jnp.asarray(weights))
         size = 4 * (trees.size(cohort.params) + trees.size(cohort.statistics)) // num_learners
         sent = sent + size * times
         snapshots = ByDevice(trees.where_rows(met, fresh, before.rows), slots)
-        return ExchangeMemory((snapshots, sent)), cohort, {"exchange/bytes": sent}
+        return ExchangeState((snapshots, sent)), cohort, {"exchange/bytes": sent}
 
-    return Exchange(init, apply, partial(advise, opinion, group))
+    return Exchange(init, apply, partial(add_peer_targets, policy_terms, group))
 
 
-def advise(opinion: Opinion, group: int, memory: ExchangeMemory, rollout: Rollout) -> Rollout:
+def add_peer_targets(
+    policy_terms: PolicyTerms, group: int, state: ExchangeState, rollout: Rollout
+) -> Rollout:
     """sum_j w_ij opinion_j(obs_i) for every learner of a device; rollout (T, L, E, ...)."""
-    snapshots = memory.rows[0].rows
+    snapshots = state.per_learner[0].rows
     num_learners = rollout.reward.shape[1]
     snapshots = snapshots._replace(target=snapshots.target % num_learners)  # counted on this device
     obs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), rollout.obs)  # (L, T, E, ...)
 
     def edge(params, statistics, target, weight):
         state = LearnerState(params, statistics, (), (), ())
-        return jax.tree.map(lambda x: weight * x, opinion(state, trees.take(obs, target)))  # (T, E, ...)
+        return jax.tree.map(lambda x: weight * x, policy_terms(state, trees.take(obs, target)))  # (T, E, ...)
 
-    opinions = trees.in_groups(_group_for(snapshots, group), edge, (0, 0, 0, 0))(*snapshots)  # (M, T, E, ...)
+    opinions = trees.vmap_in_groups(_group_for(snapshots, group), edge, (0, 0, 0, 0))(
+        *snapshots
+    )  # (M, T, E, ...)
     add = lambda x: jnp.moveaxis(jax.ops.segment_sum(x, snapshots.target, num_learners), 0, 1)
     total = jax.ops.segment_sum(snapshots.weight, snapshots.target, num_learners)  # (L,)
     weight = jnp.broadcast_to(total[None, :, None], rollout.valid.shape)
-    return rollout._replace(advice=(*rollout.advice, Advice(weight, jax.tree.map(add, opinions))))
+    return rollout._replace(
+        peer_targets=(*rollout.peer_targets, PeerTargets(weight, jax.tree.map(add, opinions)))
+    )
 
 
 def anchor() -> Exchange:
     """Lets learners that stay near an anchor (FedProx) stay near what they hold now."""
 
     def init(cohort: LearnerState):
-        return ExchangeMemory(), cohort._replace(anchor=cohort.params)
+        return ExchangeState(), cohort._replace(anchor=cohort.params)
 
-    def apply(key, memory, cohort, standing):
-        anchor = trees.where_rows(standing.present, cohort.params, cohort.anchor)
-        return memory, cohort._replace(anchor=anchor), {}
+    def apply(key, state, cohort, scores):
+        anchor = trees.where_rows(scores.present, cohort.params, cohort.anchor)
+        return state, cohort._replace(anchor=anchor), {}
 
     return Exchange(init, apply)
 

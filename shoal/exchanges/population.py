@@ -11,13 +11,13 @@ from shoal.errors import ShoalError
 from shoal.exchanges import exploration
 from shoal.exchanges.exploration import Prior
 from shoal.exchanges.routing import HERE, Transport
-from shoal.exchanges.selection import Rule, num_donors, subpopulations, take_over
+from shoal.exchanges.selection import SelectionRule, copy_parents, num_donors, subpopulations
 from shoal.ops import trees
-from shoal.types import Exchange, ExchangeMemory, LearnerState, Tree
+from shoal.types import Exchange, ExchangeState, LearnerState, Tree
 
 
 def population(
-    rule: Rule,
+    rule: SelectionRule,
     priors: Mapping[str, Prior],
     *,
     min_episodes: int = 20,
@@ -45,24 +45,24 @@ def population(
         if num_learners % groups:
             raise ShoalError(f"{groups} groups do not divide {num_learners} learners")
         rows = jnp.zeros(num_learners, jnp.int32)  # episodes finished when a learner was last replaced
-        return ExchangeMemory(rows, jnp.int32(0)), cohort
+        return ExchangeState(rows, jnp.int32(0)), cohort
 
-    def apply(key, memory, cohort, standing):
-        replaced_at, meetings = memory
+    def apply(key, state, cohort, scores):
+        replaced_at, meetings = state
         meetings = meetings + 1
         key_select, key_explore = jax.random.split(key)
-        enough = standing.episodes - replaced_at >= min_episodes
-        eligible = standing.present & enough & (meetings > warm_up)
-        arguments = (key_select, standing.returns, eligible, meetings)
+        enough = scores.episodes - replaced_at >= min_episodes
+        eligible = scores.present & enough & (meetings > warm_up)
+        arguments = (key_select, scores.returns, eligible, meetings)
         parent, mutate, hypers_parent = transport.on_all(select)(*arguments)
         donors = num_donors(groups, rule, parent.shape[0])
-        cohort = take_over(cohort, parent, hypers_parent, donors, transport)
+        cohort = copy_parents(cohort, parent, hypers_parent, donors, transport)
         explore = lambda key, hypers, mutate: exploration.explore(priors, key, hypers, mutate, resample)
         hypers = transport.on_all(explore)(key_explore, cohort.hypers, mutate)
         replaced = parent != jnp.arange(parent.shape[0])
-        memory = ExchangeMemory(jnp.where(replaced, standing.episodes, replaced_at), meetings)
-        metrics = {"population/parent": parent.astype(jnp.float32), "population/score": standing.returns}
-        return memory, cohort._replace(hypers=hypers), metrics
+        state = ExchangeState(jnp.where(replaced, scores.episodes, replaced_at), meetings)
+        metrics = {"population/parent": parent.astype(jnp.float32), "population/score": scores.returns}
+        return state, cohort._replace(hypers=hypers), metrics
 
     return Exchange(init, apply)
 
@@ -80,11 +80,11 @@ def follow(schedule: Sequence[tuple[int, Mapping[str, float]]]) -> Exchange:
         }
         return cohort._replace(hypers=cohort.hypers._replace(**values))
 
-    def apply(key, memory, cohort, standing):
-        updates = memory.whole + 1
-        return ExchangeMemory((), updates), planned(cohort, updates), {}
+    def apply(key, state, cohort, scores):
+        updates = state.shared + 1
+        return ExchangeState((), updates), planned(cohort, updates), {}
 
-    return Exchange(lambda cohort: (ExchangeMemory((), jnp.int32(0)), planned(cohort, jnp.int32(0))), apply)
+    return Exchange(lambda cohort: (ExchangeState((), jnp.int32(0)), planned(cohort, jnp.int32(0))), apply)
 
 
 def check_schedule(schedule: Any) -> list[str]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from shoal.distributed.mesh import ROWS, WHOLE
+from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.exchanges import routing
 from shoal.exchanges.routing import HERE, Transport
 from shoal.ops import trees
@@ -58,7 +58,7 @@ def _product(matrix: np.ndarray, transport: Transport) -> Callable[[Tree], Tree]
             mixed = jnp.matmul(matrix, x, precision="highest")
         return back(lax.dynamic_slice_in_dim(mixed, mine[0], len(mine)))
 
-    return lambda rows: transport.on_each(multiply, (ROWS, WHOLE))(jnp.arange(len(matrix)), rows)
+    return lambda rows: transport.on_each(multiply, (BY_LEARNER, REPLICATED))(jnp.arange(len(matrix)), rows)
 
 
 def times(weight: Array, x: Array) -> Array:

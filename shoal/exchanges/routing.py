@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh
 
-from shoal.distributed.mesh import ROWS, WHOLE, on_each_device
+from shoal.distributed.mesh import BY_LEARNER, REPLICATED, on_each_device
 from shoal.errors import ShoalError
 from shoal.ops import trees
 from shoal.types import Tree
@@ -33,7 +33,9 @@ class Transport(NamedTuple):
         """How many devices the learners are divided over."""
         return 1 if self.mesh is None else self.mesh.shape["learners"]
 
-    def on_each(self, function: Callable, in_specs: Any = ROWS, out_specs: Any = ROWS) -> Callable:
+    def on_each(
+        self, function: Callable, in_specs: Any = BY_LEARNER, out_specs: Any = BY_LEARNER
+    ) -> Callable:
         """`function` on every device with that device's rows; as it is where there is only one."""
         if self.mesh is None or self.num_devices == 1:
             return function
@@ -41,7 +43,7 @@ class Transport(NamedTuple):
 
     def on_all(self, function: Callable) -> Callable:
         """`function` on every device with all rows, for what is small and must not depend on the division."""
-        return self.on_each(function, WHOLE, WHOLE)
+        return self.on_each(function, REPLICATED, REPLICATED)
 
 
 HERE = Transport()
@@ -154,7 +156,7 @@ def take_drawn(rows: Tree, parent: Array, most: int, transport: Transport = HERE
         choose = lambda own, new: _from_bits(trees.where_rows(stays, _bits(own), _bits(new)), own.dtype)
         return jax.tree.map(choose, rows, arrived)
 
-    return transport.on_each(take_few, (WHOLE, ROWS, ROWS))(parent, everyone, rows)
+    return transport.on_each(take_few, (REPLICATED, BY_LEARNER, BY_LEARNER))(parent, everyone, rows)
 
 
 def gather(rows: Tree) -> Tree:

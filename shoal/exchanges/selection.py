@@ -30,7 +30,7 @@ class Migrated(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rule:
+class SelectionRule:
     """(key, score (L,), eligible (L,) bool) -> Selected.
 
     The higher score is the better; of equals, the lower index. Who is not eligible, or whose score is not a
@@ -46,7 +46,7 @@ class Rule:
         return self.select(key, score, eligible)
 
 
-def truncation(fraction: float = 0.25, middle: bool = False) -> Rule:
+def truncation(fraction: float = 0.25, middle: bool = False) -> SelectionRule:
     """The k worst of n copy the k best, one each, matched at random, and are changed (Jaderberg et al. 2017).
 
     parent(x_(n-k+j)) = x_(s_j), j = 1..k,  s a permutation of 1..k,
@@ -80,10 +80,10 @@ def truncation(fraction: float = 0.25, middle: bool = False) -> Rule:
         mutate = eligible & (rank >= jnp.maximum(k, 1)) if middle else worst
         return Selected(parent.astype(jnp.int32), mutate)
 
-    return Rule(select, donors=lambda num_learners: int(replaced(np.array(num_learners))))
+    return SelectionRule(select, donors=lambda num_learners: int(replaced(np.array(num_learners))))
 
 
-def winner() -> Rule:
+def winner() -> SelectionRule:
     """parent(i) = argmax_j score_j for all: everyone copies the champion, and all others are changed.
 
     >>> parent, mutate = winner()(jax.random.key(0), jnp.array([1.0, 3.0, 2.0]), jnp.ones(3, bool))
@@ -98,10 +98,10 @@ def winner() -> Rule:
         parent = jnp.where(eligible, champion, index)
         return Selected(parent.astype(jnp.int32), eligible & (index != champion))
 
-    return Rule(select, donors=lambda num_learners: 1)
+    return SelectionRule(select, donors=lambda num_learners: 1)
 
 
-def tournament(size: int = 2) -> Rule:
+def tournament(size: int = 2) -> SelectionRule:
     """Each meets rivals drawn from the eligible, with replacement; who copied another is changed.
 
     parent(i) = argmax of score over {i, j_1, ..., j_size},  j ~ U(eligible);  i itself unless beaten
@@ -119,11 +119,11 @@ def tournament(size: int = 2) -> Rule:
         parent = jnp.where(beaten, best, jnp.arange(len(score)))
         return Selected(parent.astype(jnp.int32), beaten)
 
-    return Rule(select, donors=lambda num_learners: num_learners)
+    return SelectionRule(select, donors=lambda num_learners: num_learners)
 
 
 def subpopulations(
-    groups: int, rule: Rule, migrate_every: int = 1, ratios: Sequence[int] = (1, 5, 10, 25)
+    groups: int, rule: SelectionRule, migrate_every: int = 1, ratios: Sequence[int] = (1, 5, 10, 25)
 ) -> Callable[[Array, Array, Array, Array], Migrated]:
     """Groups that select at different frequencies, and a few migrants (after Doulazmi et al. 2025, MF-PBT).
 
@@ -186,7 +186,7 @@ def subpopulations(
     return select
 
 
-def num_donors(groups: int, rule: Rule, num_learners: int) -> int:
+def num_donors(groups: int, rule: SelectionRule, num_learners: int) -> int:
     """How many learners are copied by others at most, by `subpopulations` of a rule.
 
     Migrants are copies of the best of all or, in its own group, of the best of all others.
@@ -198,7 +198,7 @@ def num_donors(groups: int, rule: Rule, num_learners: int) -> int:
     return min(num_learners, groups * rule.donors(num_learners // groups) + migrants)
 
 
-RULES: dict[str, Callable[[], Rule]] = {
+RULES: dict[str, Callable[[], SelectionRule]] = {
     "truncation": truncation,
     "winner": winner,
     "tournament": tournament,
@@ -206,7 +206,7 @@ RULES: dict[str, Callable[[], Rule]] = {
 """By their names on the command line, each made with its default settings."""
 
 
-def take_over(
+def copy_parents(
     cohort: LearnerState,
     parent: Array,
     hypers_parent: Array | None = None,
@@ -220,10 +220,10 @@ def take_over(
     """
     num_learners = parent.shape[0]
     hypers_parent = parent if hypers_parent is None else hypers_parent
-    models = cohort._replace(hypers=(), memory=())
+    models = cohort._replace(hypers=(), state=())
     models = take_drawn(models, parent, num_learners if most is None else most, transport)
     hypers = take_drawn(cohort.hypers, hypers_parent, num_learners, transport)
-    return models._replace(hypers=hypers, memory=cohort.memory)
+    return models._replace(hypers=hypers, state=cohort.private)
 
 
 def _order(score: Array, eligible: Array) -> tuple[Array, Array]:

@@ -11,9 +11,10 @@ from jax import Array
 
 from shoal.errors import ShoalError
 from shoal.learners import gradients, observations, replay
-from shoal.learners.replay import Past, ReplayConfig, Transition, check_at_least_one
+from shoal.learners.context import ALONE, LearnerContext, check_single_agent
+from shoal.learners.replay import ReplayBuffer, ReplayConfig, Transition, check_at_least_one
 from shoal.nets.actor_critic import Policy, make_policy
-from shoal.ops import masks, policy_terms, trees
+from shoal.ops import masks, peers, trees
 from shoal.ops.statistics import weighted_mean
 from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, Tree
 
@@ -74,31 +75,38 @@ class Params(NamedTuple):
     target_critic: Policy
 
 
-class Setup(NamedTuple):
+class DQNSetup(NamedTuple):
     """What is fixed when a learner is made: the static argument of every function below."""
 
     config: DQNConfig
     spec: EnvSpec
     num_actions: int
     num_updates: int
-    across: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
 
 
-def dqn(config: DQNConfig, spec: EnvSpec, num_updates: int, across: tuple[str, ...] = ()) -> Learner:
-    """A DQN learner for an environment with discrete actions, in a run of `num_updates` updates.
-
-    `across` names the mapped axes over which gradients are averaged: learners that share every step.
-    """
+def dqn(config: DQNConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Learner:
+    """A DQN learner for an environment with discrete actions."""
+    check_single_agent("dqn", spec, context)
     if not isinstance(spec.action, Discrete):
         raise ShoalError(f"dqn needs discrete actions, which {spec.name} does not have")
     masks.check(spec)
-    setup = Setup(config, spec, spec.action.num, num_updates, across)
-    functions = (init, draw, act, update, opinion, distance, value, visit)
-    bound = {function.__name__: partial(function, setup) for function in functions}
-    return Learner(**bound, abandon=abandon, grouped=False)
+    setup = DQNSetup(config, spec, spec.action.num, context.num_updates, context.axes)
+    return Learner(
+        init=partial(init, setup),
+        draw=partial(draw, setup),
+        act=partial(act, setup),
+        update=partial(update, setup),
+        policy_terms=partial(policy_terms, setup),
+        distance=partial(distance, setup),
+        value=partial(value, setup),
+        for_evaluation=partial(for_evaluation, setup),
+        on_restart=on_restart,
+        grouped=False,
+    )
 
 
-def init(setup: Setup, key: Array) -> LearnerState:
+def init(setup: DQNSetup, key: Array) -> LearnerState:
     """A learner that has seen nothing."""
     config, spec = setup.config, setup.spec
     critic = make_policy(
@@ -113,30 +121,32 @@ def init(setup: Setup, key: Array) -> LearnerState:
     params = Params(critic, critic)
     return LearnerState(
         params=params,
-        statistics=observations.no_moments(spec.observation) if config.norm_obs else {},
+        statistics=observations.empty_moments(spec.observation) if config.norm_obs else {},
         opt_state=gradients.optimiser(config.optimiser, 0.0).init(critic),
         hypers=Hypers(**{name: jnp.float32(getattr(config, name)) for name in Hypers._fields}),
-        memory=no_past(setup, config.num_envs, config.buffer_size, warm=config.learning_starts > 0),
+        private=empty_buffer(
+            setup, config.num_envs, config.buffer_size, warming_up=config.learning_starts > 0
+        ),
         anchor=params if config.prox_coef else (),
     )
 
 
-def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Array:
+def draw(setup: DQNSetup, key: Array, shape: tuple[int, int]) -> Array:
     """Two numbers in [0, 1) for each of (T, E) actions: whether it is random, and which one it then is."""
     return jax.random.uniform(key, (*shape, 2))
 
 
 def act(
-    setup: Setup, state: LearnerState, obs: Tree, noise: Array, begins: Array | None = None
-) -> tuple[Array, Past]:
+    setup: DQNSetup, state: LearnerState, obs: Tree, noise: Array, episode_starts: Array | None = None
+) -> tuple[Array, ReplayBuffer]:
     """The action of the highest value, or now and then any; without noise never."""
     values = judge(setup, state.params.critic, standardise(setup, state, obs))
     best = jnp.argmax(values, -1).astype(jnp.int32)
     random = pick_one(masks.allowed(setup.spec.action, obs, values.shape), setup.num_actions, noise[..., 1])
-    return jnp.where(noise[..., 0] > 1 - exploration(setup, state), random, best), state.memory
+    return jnp.where(noise[..., 0] > 1 - exploration(setup, state), random, best), state.private
 
 
-def judge(setup: Setup, critic: Policy, obs: Tree) -> Array:
+def judge(setup: DQNSetup, critic: Policy, obs: Tree) -> Array:
     """The values of all actions; those of forbidden ones are too low to be chosen."""
     return masks.restrict(setup.spec.action, obs, critic(obs))
 
@@ -155,63 +165,63 @@ def pick_one(allowed: Array | None, num: int, noise: Array) -> Array:
     return jnp.argmax(rank >= chosen[..., None], -1).astype(jnp.int32)
 
 
-def exploration(setup: Setup, state: LearnerState) -> Array:
+def exploration(setup: DQNSetup, state: LearnerState) -> Array:
     """The chance of a random action: 1 at first, then falling linearly over a part of the run."""
     config, hypers = setup.config, state.hypers
     span = max(config.exploration_fraction * setup.num_updates * config.rollout_size, 1.0)
-    done = jnp.minimum(state.memory.num_steps / span, 1.0)
+    done = jnp.minimum(state.private.num_steps / span, 1.0)
     chance = hypers.exploration_initial + done * (hypers.exploration_final - hypers.exploration_initial)
-    return jnp.where(state.memory.warm, 1.0, chance)
+    return jnp.where(state.private.warming_up, 1.0, chance)
 
 
-def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
+def for_evaluation(setup: DQNSetup, state: LearnerState, num_envs: int) -> LearnerState:
     """The learner in other environments than it trains in: with nothing remembered, and nothing random."""
-    return state._replace(memory=no_past(setup, num_envs, capacity=1, warm=False))
+    return state._replace(private=empty_buffer(setup, num_envs, capacity=1, warming_up=False))
 
 
-def abandon(state: LearnerState) -> LearnerState:
+def on_restart(state: LearnerState) -> LearnerState:
     """The learner about to begin new episodes."""
-    return state._replace(memory=replay.abandon(state.memory))
+    return state._replace(private=replay.on_restart(state.private))
 
 
-def no_past(setup: Setup, num_envs: int, capacity: int, warm: bool) -> Past:
+def empty_buffer(setup: DQNSetup, num_envs: int, capacity: int, warming_up: bool) -> ReplayBuffer:
     """Nothing remembered yet."""
     action = jax.ShapeDtypeStruct((), jnp.int32)
-    return replay.no_past(setup.spec, action, capacity, num_envs, setup.config.n_step, warm)
+    return replay.empty_buffer(setup.spec, action, capacity, num_envs, setup.config.n_step, warming_up)
 
 
 def update(
-    setup: Setup, key: Array, state: LearnerState, rollout: Rollout
+    setup: DQNSetup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[LearnerState, dict[str, Array]]:
     """Remember one rollout, then learn from what is remembered; the first steps are only remembered."""
     config = setup.config
-    past = replay.remember(state.memory, rollout, config.n_step, config.learning_starts)
-    moments = observations.take_in(state.statistics, rollout.obs, rollout.valid, setup.across)
-    state = state._replace(statistics=moments, memory=past)
-    batches = replay.sample(past.replay, key, (config.num_gradients, config.batch_size))
+    buffer = replay.remember(state.private, rollout, config.n_step, config.learning_starts)
+    moments = observations.update_moments(state.statistics, rollout.obs, rollout.valid, setup.axes)
+    state = state._replace(statistics=moments, private=buffer)
+    batches = replay.sample(buffer.ring, key, (config.num_gradients, config.batch_size))
     batches = batches._replace(
         obs=standardise(setup, state, batches.obs), next_obs=standardise(setup, state, batches.next_obs)
     )
     rollout = rollout._replace(obs=standardise(setup, state, rollout.obs))
     start = (state.params, state.opt_state)
     (params, opt_state), metrics = jax.lax.scan(partial(improve, setup, state, rollout), start, batches)
-    before = past.num_steps - config.rollout_size
-    due = past.num_steps // config.target_every > before // config.target_every
-    moved = gradients.nudge(state.hypers.tau, params.target_critic, params.critic)
+    before = buffer.num_steps - config.rollout_size
+    due = buffer.num_steps // config.target_every > before // config.target_every
+    moved = gradients.polyak_update(state.hypers.tau, params.target_critic, params.critic)
     params = params._replace(target_critic=trees.where(due, moved, params.target_critic))
 
-    started = ~past.warm & (replay.size(past.replay) > 0)
+    started = ~buffer.warming_up & (replay.size(buffer.ring) > 0)
     params, opt_state = trees.where(started, (params, opt_state), start)
     metrics = jax.tree.map(lambda x: jnp.where(started, jnp.mean(x), 0.0), metrics)
     metrics["loss/total"] = jnp.asarray(sum(x for name, x in metrics.items() if name.startswith("loss/")))
     metrics["exploration"] = exploration(setup, state)
     metrics["updates_per_step"] = started * jnp.float32(config.num_gradients / config.rollout_size)
-    metrics["replay_size"] = replay.size(past.replay).astype(jnp.float32)
+    metrics["replay_size"] = replay.size(buffer.ring).astype(jnp.float32)
     return state._replace(params=params, opt_state=opt_state), metrics
 
 
 def improve(
-    setup: Setup, state: LearnerState, rollout: Rollout, carry: tuple[Params, Tree], batch: Transition
+    setup: DQNSetup, state: LearnerState, rollout: Rollout, carry: tuple[Params, Tree], batch: Transition
 ) -> tuple[tuple[Params, Tree], dict[str, Array]]:
     """One step of Q(s, a) towards r + gamma^n Q'(s', argmax_b Q(s', b)), by Huber's loss."""
     (params, opt_state), hypers = carry, state.hypers
@@ -226,37 +236,37 @@ def improve(
         if setup.config.prox_coef:
             apart = optax.tree.norm(optax.tree.sub(critic, state.anchor.critic), squared=True)
             terms["loss/prox"] = hypers.prox_coef * apart
-        if rollout.advice:
-            own, valid = told(setup, critic, rollout.obs), rollout.valid.astype(jnp.float32)
-            theirs = sum(policy_terms.squared_distance(own, given) for given in rollout.advice)
+        if rollout.peer_targets:
+            own, valid = compared_values(setup, critic, rollout.obs), rollout.valid.astype(jnp.float32)
+            theirs = sum(peers.squared_distance(own, given) for given in rollout.peer_targets)
             terms["loss/neighbours"] = hypers.comm_penalty_coeff * weighted_mean(theirs, valid)
         return jnp.asarray(sum(terms.values())), terms | {"q_mean": jnp.mean(value)}
 
     grads, metrics = jax.grad(loss, has_aux=True)(params.critic)
-    take_step = gradients.optimiser(setup.config.optimiser, hypers.learning_rate, setup.across).update
+    take_step = gradients.optimiser(setup.config.optimiser, hypers.learning_rate, setup.axes).update
     updates, opt_state = take_step(grads, opt_state)
     return (params._replace(critic=optax.apply_updates(params.critic, updates)), opt_state), metrics
 
 
-def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
+def policy_terms(setup: DQNSetup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
     """The values of all actions and their squared length: what a sum of squared distances is made of."""
-    return policy_terms.opinion_on_outputs(told(setup, state.params.critic, standardise(setup, state, obs)))
+    return peers.output_terms(compared_values(setup, state.params.critic, standardise(setup, state, obs)))
 
 
-def told(setup: Setup, critic: Policy, obs: Tree) -> Array:
+def compared_values(setup: DQNSetup, critic: Policy, obs: Tree) -> Array:
     """The values that learners compare: 0 of what is forbidden, which nobody learns."""
     values = critic(obs)
     mask = masks.allowed(setup.spec.action, obs, values.shape)
     return values if mask is None else jnp.where(mask, values, 0.0)
 
 
-def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
+def distance(setup: DQNSetup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
     """Whether two learners would do different things, 0 or 1 at each observation."""
     best = lambda one: jnp.argmax(judge(setup, one.params.critic, standardise(setup, one, obs)), -1)
     return (best(state) != best(other)).astype(jnp.float32)
 
 
-def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
+def value(setup: DQNSetup, state: LearnerState, obs: Tree) -> Array:
     """max_a Q(s, a)."""
     return jnp.max(judge(setup, state.params.critic, standardise(setup, state, obs)), -1)
 
@@ -266,6 +276,6 @@ def pick(values: Array, action: Array) -> Array:
     return jnp.take_along_axis(values, action[..., None], -1)[..., 0]
 
 
-def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
+def standardise(setup: DQNSetup, state: LearnerState, obs: Tree) -> Tree:
     """Observations as the network sees them."""
     return observations.standardise(obs, state.statistics, setup.config.clip_obs)

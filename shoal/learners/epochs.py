@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.distributed.mesh import add_up
+from shoal.distributed.mesh import psum
 from shoal.learners.minibatches import arrange
 from shoal.ops import trees
 from shoal.ops.advantages import standardise_advantages
@@ -22,15 +22,15 @@ Cut: TypeAlias = Callable[[Tree, Tree], Tree]
 Weigh: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
 
 
-def weigh(norm_adv: str, across: tuple[str, ...], advantage: Array, weight: Array) -> tuple[Array, Array]:
+def weigh(norm_adv: str, axes: tuple[str, ...], advantage: Array, weight: Array) -> tuple[Array, Array]:
     """A minibatch's advantages, standardised as configured, and its weights, adding up to 1."""
     if norm_adv == "minibatch":
-        advantage = standardise_advantages(advantage, weight, across)
-    num_valid = add_up(jnp.sum(weight), across)
+        advantage = standardise_advantages(advantage, weight, axes)
+    num_valid = psum(jnp.sum(weight), axes)
     return advantage, weight / jnp.maximum(num_valid, 1.0)
 
 
-def cut_once(weigh: Weigh, batch: Tree, orders: Array) -> tuple[Cut, Tree]:
+def minibatches_once(weigh: Weigh, batch: Tree, orders: Array) -> tuple[Cut, Tree]:
     """How minibatches are made of a batch that stays as it is, and what is given to each epoch.
 
     `orders` says which blocks each minibatch of each epoch has (see `minibatches.shuffles`).
@@ -46,7 +46,9 @@ def cut_once(weigh: Weigh, batch: Tree, orders: Array) -> tuple[Cut, Tree]:
     return cut, (orders, weighed)
 
 
-def cut_anew(weigh: Weigh, batch: Tree, orders: Array, assess: Callable[[Tree], Tree]) -> tuple[Cut, Tree]:
+def minibatches_recomputed(
+    weigh: Weigh, batch: Tree, orders: Array, assess: Callable[[Tree], Tree]
+) -> tuple[Cut, Tree]:
     """The same where every epoch but the first has the values, advantages and targets of its parameters.
 
     All else stays as it was, the probabilities of the policy that acted among it.

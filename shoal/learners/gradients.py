@@ -11,20 +11,22 @@ from shoal.ops import trees
 from shoal.types import Tree
 
 
-def optimiser(kind: str, rate: Array | float, across: tuple[str, ...] = ()) -> optax.GradientTransformation:
-    """Adam (`adam`) or plain steps (`sgd`), their size data; gradients are averaged `across` learners."""
+def optimiser(kind: str, rate: Array | float, axes: tuple[str, ...] = ()) -> optax.GradientTransformation:
+    """Adam (`adam`) or plain steps (`sgd`), their size data; gradients are averaged `axes` learners."""
     scale = optax.scale_by_adam() if kind == "adam" else optax.identity()
     steps = optax.flatten(optax.chain(scale, optax.scale_by_learning_rate(rate)))
-    pooled = lambda grads, state, params=None: steps.update(in_common(grads, across), state, params)
+    pooled = lambda grads, state, params=None: steps.update(pmean(grads, axes), state, params)
     return optax.GradientTransformation(steps.init, pooled)
 
 
-def in_common(tree: Tree, across: tuple[str, ...]) -> Tree:
-    """The mean over learners that share every step, mapped over the axes `across`; without any, the tree."""
-    return jax.lax.pmean(tree, across) if across else tree
+def pmean(tree: Tree, axes: tuple[str, ...]) -> Tree:
+    """The mean over learners that share every step, mapped over the axes `axes`; without any, the tree."""
+    return jax.lax.pmean(tree, axes) if axes else tree
 
 
-def in_pieces(gradient: Callable[[Tree, Tree], Tree], params: Tree, batch: Tree, num_pieces: int) -> Tree:
+def accumulate_gradients(
+    gradient: Callable[[Tree, Tree], Tree], params: Tree, batch: Tree, num_pieces: int
+) -> Tree:
     """gradient(params, batch) of a loss that is a sum over the batch, piece by piece, to save memory."""
     if num_pieces == 1:
         return gradient(params, batch)
@@ -34,6 +36,6 @@ def in_pieces(gradient: Callable[[Tree, Tree], Tree], params: Tree, batch: Tree,
     return jax.lax.scan(add, zero, pieces)[0]
 
 
-def nudge(tau: Array | float, target: Tree, network: Tree) -> Tree:
+def polyak_update(tau: Array | float, target: Tree, network: Tree) -> Tree:
     """(1 - tau) target + tau network."""
     return jax.tree.map(lambda t, x: (1 - tau) * t + tau * x, target, network)

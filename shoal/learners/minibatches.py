@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.distributed.mesh import DATA, own_share
+from shoal.distributed.mesh import DATA, own_shard
 from shoal.errors import ShoalError
 from shoal.types import Tree
 
@@ -63,11 +63,11 @@ def shuffles(
     """Which blocks each minibatch of each epoch has, (num_epochs, num_minibatches, K), of this device's."""
     keys = jax.random.split(key, strata.count)
     if strata.count >= shards:
-        keys = own_share(keys, 0, shards)
+        keys = own_shard(keys, 0, shards)
     else:  # several devices have a part of every block of one stratum
         keys = keys[jax.lax.axis_index(DATA) * strata.count // shards][None]
     size = num_steps * strata.width
-    order = in_order(jax.vmap(lambda key: jax.random.bits(key, (num_epochs, size)))(keys))
+    order = permutations(jax.vmap(lambda key: jax.random.bits(key, (num_epochs, size)))(keys))
     num_strata = order.shape[0]
     first = strata.width * jnp.arange(num_strata, dtype=order.dtype)[:, None, None]
     moment, place = order // strata.width, order % strata.width
@@ -76,13 +76,19 @@ def shuffles(
     return jnp.moveaxis(blocks, 0, 2).reshape(num_epochs, num_minibatches, -1)
 
 
-def in_order(bits: Array) -> Array:
+def permutations(bits: Array) -> Array:
     """Random permutations along the last axis, from random bits.
 
-    Of a few, the place that each has among all: they are sooner counted than sorted.
+    On a CPU a few are sooner counted than sorted: the place that each has among all. An accelerator sorts:
+    there the comparisons of thousands of learners take minutes to compile.
     """
     if bits.shape[-1] > FEW:
         return jnp.argsort(bits)
+    return jax.lax.platform_dependent(bits, cpu=_counted, default=jnp.argsort)
+
+
+def _counted(bits: Array) -> Array:
+    """How many come before each, along the last axis."""
 
     @partial(jnp.vectorize, signature="(n)->(n)")
     def places(bits):

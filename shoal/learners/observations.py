@@ -14,22 +14,22 @@ def named(tree: Tree) -> dict[str, Tree]:
     return tree if isinstance(tree, dict) else {"obs": tree}
 
 
-def no_moments(space: ObservationSpace) -> dict[str, Running]:
+def empty_moments(space: ObservationSpace) -> dict[str, Running]:
     """Moments of everything that is to be standardised, of no samples yet; pictures and masks are not."""
     boxes = visible(named(space))
     return {name: statistics.empty(box.shape) for name, box in boxes.items() if not is_image(box)}
 
 
-def take_in(
-    moments: dict[str, Running], obs: Tree, valid: Array, across: tuple[str, ...] = ()
+def update_moments(
+    moments: dict[str, Running], obs: Tree, valid: Array, axes: tuple[str, ...] = ()
 ) -> dict[str, Running]:
     """The moments with more observations in them; obs and `valid` share their leading axes.
 
-    Where observations are divided `across` devices, all of theirs are taken in.
+    Where observations are divided over mapped `axes`, all of them count.
     """
     parts = named(obs)
     return {
-        name: statistics.merge(before, statistics.summarise(parts[name], valid, across))
+        name: statistics.merge(before, statistics.summarise(parts[name], valid, axes))
         for name, before in moments.items()
     }
 

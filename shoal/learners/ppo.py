@@ -13,17 +13,18 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from shoal.distributed.mesh import DATA, add_up
+from shoal.distributed.mesh import DATA, psum
 from shoal.learners import hyper_schedules, observations, sequences, targets
-from shoal.learners.epochs import cut_anew, cut_once, weigh
-from shoal.learners.gradients import in_common, in_pieces
+from shoal.learners.context import ALONE, LearnerContext
+from shoal.learners.epochs import minibatches_once, minibatches_recomputed, weigh
+from shoal.learners.gradients import accumulate_gradients, pmean
 from shoal.learners.minibatches import shuffles, stratify
-from shoal.learners.observations import named, no_moments, take_in
+from shoal.learners.observations import empty_moments, named, update_moments
 from shoal.learners.ppo_config import Hypers, PPOConfig
 from shoal.nets.actor_critic import NetworkMaker, Split, actor_critic
 from shoal.nets.layers import is_image
 from shoal.nets.recurrent import RecurrentNetworkMaker, recurrent_actor_critic
-from shoal.ops import losses, masks, policy_terms, statistics, trees
+from shoal.ops import losses, masks, peers, statistics, trees
 from shoal.ops.advantages import (
     discounted_returns,
     generalised_advantages,
@@ -31,7 +32,7 @@ from shoal.ops.advantages import (
     standardise_advantages,
 )
 from shoal.ops.distributions import Distribution, distribution_for
-from shoal.ops.policy_terms import Advised
+from shoal.ops.peers import PeerPolicy
 from shoal.ops.statistics import Running
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
@@ -44,7 +45,7 @@ class Statistics(NamedTuple):
     targets: Running | tuple[()] = ()  # where they are standardised
 
 
-class Memory(NamedTuple):
+class Private(NamedTuple):
     """What stays with the learner."""
 
     num_updates: Array  # () int32, so far
@@ -69,12 +70,12 @@ class Batch(NamedTuple):
     advantage: Array  # (B,)
     target: Array  # (B,)
     weight: Array  # (B,) 1 where valid, later each sample's share of its minibatch
-    advised: tuple[Advised, ...] = ()  # one per exchange that gives advice
-    begins: Array | tuple[()] = ()  # (B, T) where an episode begins
+    peers: tuple[PeerPolicy, ...] = ()  # one per exchange that gives advice
+    episode_starts: Array | tuple[()] = ()  # (B, T) where an episode begins
     start: Tree = ()  # (B, ...) what was remembered before the first step
 
 
-class Setup(NamedTuple):
+class PPOSetup(NamedTuple):
     """What is fixed when a learner is made: the static argument of every function below."""
 
     config: PPOConfig
@@ -82,7 +83,7 @@ class Setup(NamedTuple):
     distribution: Distribution
     make_network: NetworkMaker | RecurrentNetworkMaker
     num_updates: int
-    across: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
     shards: int = 1
 
     @property
@@ -93,40 +94,38 @@ class Setup(NamedTuple):
     @property
     def everyone(self) -> tuple[str, ...]:
         """Those, and the ones of learners that share every step: they have what they have seen in common."""
-        return *self.across, *self.data
+        return *self.axes, *self.data
 
 
-def ppo(
-    config: PPOConfig,
-    spec: EnvSpec,
-    num_updates: int,
-    network: NetworkMaker | RecurrentNetworkMaker | None = None,
-    across: tuple[str, ...] = (),
-    shards: int = 1,
-) -> Learner:
-    """A PPO learner for an environment, its annealed settings reaching 0 after `num_updates` updates.
-
-    `across` names the mapped axes over which gradients are averaged: learners that share every step.
-    `shards` devices hold the same learner, each with its share of the environments.
+def ppo(config: PPOConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Learner:
+    """A PPO learner for an environment.
 
     >>> import jax, shoal
-    >>> learner = shoal.ppo(shoal.PPOConfig(), shoal.make("CartPole-v1").spec, num_updates=10)
+    >>> learner = shoal.ppo(shoal.PPOConfig(), shoal.make("CartPole-v1").spec)
     >>> state = learner.init(jax.random.key(0))
-    >>> action, memory = learner.act(state, jax.numpy.zeros((7, 4)), noise=0.0)
+    >>> action, private = learner.act(state, jax.numpy.zeros((7, 4)), noise=0.0)
     >>> action.shape
     (7,)
     """
     masks.check(spec)
+    num_updates, axes, shards, network = context
     if config.remembers:
         sequences.check_division(config.num_envs, config.num_minibatches * config.grad_accumulation, shards)
-    made = network or default_network(config)
-    setup = Setup(config, spec, distribution_for(spec.action), made, num_updates, across, shards)
-    # What a policy with memory thinks of an observation depends on those before it.
-    judging = () if config.remembers else (opinion, distance, value)
-    functions = (init, draw, act, update, visit, *judging)
-    bound = {function.__name__: partial(function, setup) for function in functions}
-    by_env = Memory(False, False, discounted_return=True, carry=True, start=True, reward_range=False)
-    return Learner(**bound, abandon=abandon, by_env=by_env)
+    network = network or default_network(config)
+    setup = PPOSetup(config, spec, distribution_for(spec.action), network, num_updates, axes, shards)
+    recurrent = config.remembers  # its policy at an observation depends on those before it
+    return Learner(
+        init=partial(init, setup),
+        draw=partial(draw, setup),
+        act=partial(act, setup),
+        update=partial(update, setup),
+        policy_terms=None if recurrent else partial(policy_terms, setup),
+        distance=None if recurrent else partial(distance, setup),
+        value=None if recurrent else partial(value, setup),
+        for_evaluation=partial(for_evaluation, setup),
+        on_restart=on_restart,
+        by_env=Private(False, False, discounted_return=True, carry=True, start=True, reward_range=False),
+    )
 
 
 def default_network(config: PPOConfig) -> NetworkMaker | RecurrentNetworkMaker:
@@ -145,22 +144,22 @@ def default_network(config: PPOConfig) -> NetworkMaker | RecurrentNetworkMaker:
     return recurrent_actor_critic(config.memory, config.memory_size, **layers)
 
 
-def init(setup: Setup, key: Array) -> LearnerState:
+def init(setup: PPOSetup, key: Array) -> LearnerState:
     """A learner that has seen nothing."""
     config = setup.config
     params = setup.make_network(key, setup.spec, setup.distribution.num_outputs)
     settings = (getattr(config, name) for name in Hypers._fields)
     hypers = Hypers(*(jnp.float32(x if isinstance(x, int | float) else jnp.inf) for x in settings))
-    moments = no_moments(setup.spec.observation) if config.norm_obs else {}
+    moments = empty_moments(setup.spec.observation) if config.norm_obs else {}
     num_envs = config.num_envs // setup.shards
-    rest = nothing(setup, params, num_envs)
-    memory = Memory(
+    carry = initial_carry(setup, params, num_envs)
+    private = Private(
         num_updates=jnp.int32(0),
         kl_coef=jnp.float32(config.kl_coef),
         discounted_return=jnp.zeros(num_envs),
-        carry=rest,
-        start=rest,
-        reward_range=targets.no_range() if config.bootstrap_clip == "dynamic" else (),
+        carry=carry,
+        start=carry,
+        reward_range=targets.empty_reward_range() if config.bootstrap_clip == "dynamic" else (),
     )
     opt_state = optimiser(hypers).init(ravel_pytree(params)[0])
     return LearnerState(
@@ -168,84 +167,87 @@ def init(setup: Setup, key: Array) -> LearnerState:
         statistics=Statistics(moments, statistics.empty(), statistics.empty() if config.norm_value else ()),
         opt_state=opt_state,
         hypers=hypers,
-        memory=memory,
+        private=private,
         anchor=params if config.prox_coef else (),
     )
 
 
-def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Array:
+def draw(setup: PPOSetup, key: Array, shape: tuple[int, int]) -> Array:
     """The noise of a rollout's actions, for (T, E) of them."""
     return setup.distribution.draw(key, shape)
 
 
 def act(
-    setup: Setup, state: LearnerState, obs: Tree, noise: Array, begins: Array | None = None
-) -> tuple[Array, Memory]:
+    setup: PPOSetup, state: LearnerState, obs: Tree, noise: Array, episode_starts: Array | None = None
+) -> tuple[Array, Private]:
     """Actions drawn from the policy, one per environment; without noise the most likely ones."""
-    obs, memory = standardise(setup, state, obs), state.memory
+    obs, private = standardise(setup, state, obs), state.private
     if setup.config.remembers:
-        outputs, carry = sequences.look(state.params, memory.carry, obs, begins)
-        memory = memory._replace(carry=carry)
+        outputs, carry = sequences.look(state.params, private.carry, obs, episode_starts)
+        private = private._replace(carry=carry)
     else:
         outputs, _ = state.params(obs)
-    return setup.distribution.sample(restrict(setup, obs, outputs), noise), memory
+    return setup.distribution.sample(restrict(setup, obs, outputs), noise), private
 
 
-def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
+def for_evaluation(setup: PPOSetup, state: LearnerState, num_envs: int) -> LearnerState:
     """The learner in other environments than it trains in, of which it remembers nothing."""
-    rest = nothing(setup, state.params, num_envs)
-    return state._replace(memory=state.memory._replace(carry=rest, start=rest))
+    carry = initial_carry(setup, state.params, num_envs)
+    return state._replace(private=state.private._replace(carry=carry, start=carry))
 
 
-def nothing(setup: Setup, params: Tree, num_envs: int) -> Tree:
+def initial_carry(setup: PPOSetup, params: Tree, num_envs: int) -> Tree:
     """What a policy remembers of episodes that have not begun."""
-    return params.rest(num_envs) if setup.config.remembers else ()
+    return params.initial_carry(num_envs) if setup.config.remembers else ()
 
 
-def abandon(state: LearnerState) -> LearnerState:
+def on_restart(state: LearnerState) -> LearnerState:
     """The learner about to begin new episodes: their returns count from 0, and nothing is remembered."""
     names = ("discounted_return", "carry", "start")
-    nothing = {name: jax.tree.map(jnp.zeros_like, getattr(state.memory, name)) for name in names}
-    return state._replace(memory=state.memory._replace(**nothing))
+    cleared = {name: jax.tree.map(jnp.zeros_like, getattr(state.private, name)) for name in names}
+    return state._replace(private=state.private._replace(**cleared))
 
 
 def update(
-    setup: Setup, key: Array, state: LearnerState, rollout: Rollout
+    setup: PPOSetup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[LearnerState, dict[str, Array]]:
     """Learn from one rollout.
 
     Observations are standardised by the moments that acted, and the moments take in this rollout
     only afterwards: the first minibatch's ratio is 1. Hyperparameters are those of the moment.
     """
-    moments, hypers = take_in(state.statistics.obs, rollout.obs, rollout.valid, setup.everyone), state.hypers
-    now = hyper_schedules.at(setup.config.plan, hypers, state.memory.num_updates, setup.num_updates)
+    moments, hypers = (
+        update_moments(state.statistics.obs, rollout.obs, rollout.valid, setup.everyone),
+        state.hypers,
+    )
+    now = hyper_schedules.at(setup.config.plan, hypers, state.private.num_updates, setup.num_updates)
     state, rollout = scale_rewards(setup, state._replace(hypers=now), rollout)
     batch = assess(setup, state, rollout)
-    state = take_in_targets(setup, state, batch)
-    state, metrics = learn(setup, key, state, rollout, as_said(setup, state, batch))
-    memory = state.memory._replace(num_updates=state.memory.num_updates + 1, start=state.memory.carry)
-    state = state._replace(statistics=state.statistics._replace(obs=moments), hypers=hypers, memory=memory)
+    state = update_target_moments(setup, state, batch)
+    state, metrics = learn(setup, key, state, rollout, normalise_targets(setup, state, batch))
+    private = state.private._replace(num_updates=state.private.num_updates + 1, start=state.private.carry)
+    state = state._replace(statistics=state.statistics._replace(obs=moments), hypers=hypers, private=private)
     return state, metrics
 
 
-def scale_rewards(setup: Setup, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, Rollout]:
+def scale_rewards(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, Rollout]:
     """Divide rewards by the running spread of their discounted sum, and clip them, as configured."""
     config, reward = setup.config, rewards(state.hypers, rollout)
     if config.norm_reward:
         ended = rollout.terminated | rollout.truncated
-        start = state.memory.discounted_return
+        start = state.private.discounted_return
         start, returns = discounted_returns(start, reward, ended, state.hypers.gamma)
         fresh = statistics.summarise(returns, rollout.valid, setup.everyone)
         moments = statistics.merge(state.statistics.returns, fresh)
         reward = reward / reward_scale(moments)
         state = state._replace(
             statistics=state.statistics._replace(returns=moments),
-            memory=state.memory._replace(discounted_return=start),
+            private=state.private._replace(discounted_return=start),
         )
     reward = targets.clip_rewards(config, state.hypers, reward)
     if config.bootstrap_clip == "dynamic":
-        seen = targets.widen(state.memory.reward_range, reward, rollout.valid, setup.everyone)
-        state = state._replace(memory=state.memory._replace(reward_range=seen))
+        seen = targets.update_reward_range(state.private.reward_range, reward, rollout.valid, setup.everyone)
+        state = state._replace(private=state.private._replace(reward_range=seen))
     return state, rollout._replace(reward=reward)
 
 
@@ -261,7 +263,7 @@ def reward_scale(returns: Running) -> Array:
     return jnp.sqrt(statistics.variance(returns) + 1e-8)
 
 
-def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
+def assess(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> Batch:
     """Values, log-probabilities, advantages and targets of a rollout.
 
     Flattened to (T * E, ...); with memory, the sequences of its environments, (E, T, ...).
@@ -271,13 +273,13 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     # A whole rollout of pictures would not fit in memory at once.
     if setup.config.remembers:
         seen = rollout._replace(obs=obs, last_obs=last_obs)
-        outputs, value, last_value = sequences.replay(state.params, state.memory.start, seen, pictures)
+        outputs, value, last_value = sequences.replay(state.params, state.private.start, seen, pictures)
     else:
         outputs, value = jax.lax.map(state.params, obs) if pictures else state.params(obs)
         _, last_value = state.params(last_obs)
     outputs = restrict(setup, obs, outputs)
     if setup.config.norm_value:
-        value, last_value = (targets.restored(x, state.statistics.targets) for x in (value, last_value))
+        value, last_value = (targets.denormalise(x, state.statistics.targets) for x in (value, last_value))
     next_value = jnp.concatenate([value[1:], last_value[None]])
     ends, hypers = (rollout.terminated, rollout.truncated, rollout.valid), state.hypers
     advantage = generalised_advantages(
@@ -286,22 +288,26 @@ def assess(setup: Setup, state: LearnerState, rollout: Rollout) -> Batch:
     weight = rollout.valid.astype(jnp.float32)
     target = advantage + value
     if setup.config.clips_bootstrap:
-        bootstrap = targets.clip_bootstrap(setup.config, hypers, state.memory.reward_range, next_value)
+        bootstrap = targets.clip_bootstrap(setup.config, hypers, state.private.reward_range, next_value)
         target = rewards_to_go(rollout.reward, bootstrap, *ends, hypers.gamma)
     if setup.config.norm_adv == "batch":
         advantage = standardise_advantages(advantage, weight, setup.data)
     log_prob = setup.distribution.log_prob(outputs, rollout.action)
     outputs = outputs if setup.config.objective in ("kl", "mdpo") else ()
-    heed = partial(policy_terms.heed, setup.distribution, setup.config.comm_direction, setup.config.comm_form)
-    advised = tuple(heed(given) for given in rollout.advice)
-    advised = tuple(one._replace(outputs=restrict(setup, obs, one.outputs)) for one in advised)
-    batch = Batch(obs, rollout.action, outputs, log_prob, value, advantage, target, weight, advised)
+    aggregate = partial(
+        peers.aggregate, setup.distribution, setup.config.comm_direction, setup.config.comm_form
+    )
+    heard = tuple(aggregate(given) for given in rollout.peer_targets)
+    heard = tuple(one._replace(outputs=restrict(setup, obs, one.outputs)) for one in heard)
+    batch = Batch(obs, rollout.action, outputs, log_prob, value, advantage, target, weight, heard)
     if setup.config.remembers:
-        return sequences.turned(batch._replace(begins=rollout.begins))._replace(start=state.memory.start)
+        return sequences.transposed(batch._replace(episode_starts=rollout.episode_starts))._replace(
+            start=state.private.start
+        )
     return trees.merge_axes(batch)
 
 
-def take_in_targets(setup: Setup, state: LearnerState, batch: Batch) -> LearnerState:
+def update_target_moments(setup: PPOSetup, state: LearnerState, batch: Batch) -> LearnerState:
     """The learner whose moments of targets have a rollout's in them, where targets are standardised."""
     if not setup.config.norm_value:
         return state
@@ -310,55 +316,57 @@ def take_in_targets(setup: Setup, state: LearnerState, batch: Batch) -> LearnerS
     return state._replace(statistics=state.statistics._replace(targets=moments))
 
 
-def as_said(setup: Setup, state: LearnerState, batch: Batch) -> Batch:
+def normalise_targets(setup: PPOSetup, state: LearnerState, batch: Batch) -> Batch:
     """The batch with values and targets in the units that the critic speaks in."""
     if not setup.config.norm_value:
         return batch
-    value, target = (targets.standardised(x, state.statistics.targets) for x in (batch.value, batch.target))
+    value, target = (targets.normalise(x, state.statistics.targets) for x in (batch.value, batch.target))
     return batch._replace(value=value, target=target)
 
 
-def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
-    """What the policy says of observations, as `ops.advice` adds it up."""
+def policy_terms(setup: PPOSetup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
+    """What the policy says of observations, as `ops.peer_targets` adds it up."""
     config = setup.config
     outputs, _ = state.params(standardise(setup, state, obs))
     outputs = restrict(setup, obs, outputs)
-    return policy_terms.opinion(setup.distribution, config.comm_direction, config.comm_form, outputs)
+    return peers.policy_terms(setup.distribution, config.comm_direction, config.comm_form, outputs)
 
 
-def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
+def distance(setup: PPOSetup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
     """KL(own policy || the other's) at each observation."""
     own, _ = state.params(standardise(setup, state, obs))
     theirs, _ = other.params(standardise(setup, other, obs))
     return setup.distribution.kl(restrict(setup, obs, own), restrict(setup, obs, theirs))
 
 
-def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
+def value(setup: PPOSetup, state: LearnerState, obs: Tree) -> Array:
     """What the critic says of each observation, in the environment's own rewards."""
     _, value = state.params(standardise(setup, state, obs))
-    value = targets.restored(value, state.statistics.targets) if setup.config.norm_value else value
+    value = targets.denormalise(value, state.statistics.targets) if setup.config.norm_value else value
     return value * reward_scale(state.statistics.returns) if setup.config.norm_reward else value
 
 
 def learn(
-    setup: Setup, key: Array, state: LearnerState, rollout: Rollout, batch: Batch
+    setup: PPOSetup, key: Array, state: LearnerState, rollout: Rollout, batch: Batch
 ) -> tuple[LearnerState, dict[str, Array]]:
     """Epochs of shuffled minibatches; a learner past `target_kl` sits the remaining epochs out."""
     config = setup.config
     if config.objective == "mdpo":
-        remaining = jnp.maximum(1.0 - state.memory.num_updates / setup.num_updates, 0.0)
+        remaining = jnp.maximum(1.0 - state.private.num_updates / setup.num_updates, 0.0)
         kl_coef = config.kl_coef / jnp.maximum(remaining, 1 / setup.num_updates)
-        state = state._replace(memory=state.memory._replace(kl_coef=kl_coef))
+        state = state._replace(private=state.private._replace(kl_coef=kl_coef))
     step = partial(improve, setup, state)
     pieces = 1 if config.remembers else config.num_steps  # that an environment's part is cut into
     strata = stratify(pieces, config.num_envs, config.num_minibatches, setup.shards)
     orders = shuffles(key, config.update_epochs, pieces, strata, config.num_minibatches, setup.shards)
     weighing = partial(weigh, config.norm_adv, setup.data)
     if config.recalc_adv and config.update_epochs > 1:
-        again = lambda params: as_said(setup, state, assess(setup, state._replace(params=params), rollout))
-        cut, given = cut_anew(weighing, batch, orders, again)
+        again = lambda params: normalise_targets(
+            setup, state, assess(setup, state._replace(params=params), rollout)
+        )
+        cut, given = minibatches_recomputed(weighing, batch, orders, again)
     else:
-        cut, given = cut_once(weighing, batch, orders)
+        cut, given = minibatches_once(weighing, batch, orders)
 
     def epoch(carry, given):
         before, running = carry
@@ -367,12 +375,12 @@ def learn(
         if config.target_kl is None:
             return (after, running), (metrics, running)
         after = trees.where(running, after, before)
-        kl = in_common(metrics["approx_kl"], setup.across)
+        kl = pmean(metrics["approx_kl"], setup.axes)
         return (after, running & (kl <= state.hypers.target_kl)), (metrics, running)
 
     start = ((state.params, state.opt_state), jnp.bool_(True))
     ((params, opt_state), _), (metrics, ran) = jax.lax.scan(epoch, start, given)
-    last_kl = in_common(metrics["approx_kl"][jnp.sum(ran) - 1], setup.across)
+    last_kl = pmean(metrics["approx_kl"][jnp.sum(ran) - 1], setup.axes)
     metrics = jax.tree.map(lambda x: jnp.mean(x, where=ran), metrics)
     metrics |= losses.shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
     moving = ("learning_rate", *(schedule.name for schedule in config.plan))
@@ -380,30 +388,32 @@ def learn(
     metrics["explained_variance"] = losses.explained_variance(
         batch.value, batch.target, batch.weight, setup.data
     )
-    memory = state.memory
+    private = state.private
     if config.objective in ("kl", "mdpo"):
-        metrics["kl_coef"] = memory.kl_coef
+        metrics["kl_coef"] = private.kl_coef
     if config.objective == "kl":
-        memory = memory._replace(kl_coef=losses.steer(memory.kl_coef, last_kl, state.hypers.kl_goal))
-    return state._replace(params=params, opt_state=opt_state, memory=memory), metrics
+        private = private._replace(
+            kl_coef=losses.adapt_kl_coef(private.kl_coef, last_kl, state.hypers.kl_goal)
+        )
+    return state._replace(params=params, opt_state=opt_state, private=private), metrics
 
 
 def improve(
-    setup: Setup, state: LearnerState, carry: tuple[Tree, Tree], batch: Batch
+    setup: PPOSetup, state: LearnerState, carry: tuple[Tree, Tree], batch: Batch
 ) -> tuple[tuple[Tree, Tree], dict[str, Array]]:
     """One step of the optimiser on one minibatch, whose gradient may be computed in pieces."""
     params, opt_state = carry
     gradient = jax.grad(partial(loss, setup, state), has_aux=True)
-    grads, metrics = in_pieces(gradient, params, batch, setup.config.grad_accumulation)
-    grads, restored = ravel_pytree(grads)  # one long vector: fewer, longer operations
-    grads, metrics = add_up((grads, metrics), setup.data)  # each device's is its samples' part of the sum
-    grads = in_common(grads, setup.across)
+    grads, metrics = accumulate_gradients(gradient, params, batch, setup.config.grad_accumulation)
+    grads, denormalise = ravel_pytree(grads)  # one long vector: fewer, longer operations
+    grads, metrics = psum((grads, metrics), setup.data)  # each device's is its samples' part of the sum
+    grads = pmean(grads, setup.axes)
     updates, opt_state = optimiser(state.hypers).update(grads, opt_state)
     metrics["grad_norm"] = jnp.linalg.norm(grads)
-    return (optax.apply_updates(params, restored(updates)), opt_state), metrics
+    return (optax.apply_updates(params, denormalise(updates)), opt_state), metrics
 
 
-def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple[Array, dict[str, Array]]:
+def loss(setup: PPOSetup, state: LearnerState, params: Tree, batch: Batch) -> tuple[Array, dict[str, Array]]:
     """L = policy + vf_coef value - ent_coef entropy, and penalties, each a weighted sum over the batch.
 
     kl, mdpo    kl_coef KL(old || new), kl_coef KL(new || old)
@@ -412,7 +422,7 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
     """
     hypers, distribution = state.hypers, setup.distribution
     if setup.config.remembers:
-        outputs, value = sequences.read(params, batch.start, batch.obs, batch.begins)
+        outputs, value = sequences.read(params, batch.start, batch.obs, batch.episode_starts)
     else:
         outputs, value = params(batch.obs)
     outputs = restrict(setup, batch.obs, outputs)
@@ -438,11 +448,11 @@ def loss(setup: Setup, state: LearnerState, params: Tree, batch: Batch) -> tuple
         "entropy": -hypers.ent_coef * entropy,
     }
     if setup.config.objective == "kl":
-        terms["kl"] = state.memory.kl_coef * total(distribution.kl(batch.outputs, outputs))
+        terms["kl"] = state.private.kl_coef * total(distribution.kl(batch.outputs, outputs))
     if setup.config.objective == "mdpo":
-        terms["kl"] = state.memory.kl_coef * total(distribution.kl(outputs, batch.outputs))
-    for advised in batch.advised:
-        apart = policy_terms.penalty(distribution, setup.config.comm_direction, advised, outputs)
+        terms["kl"] = state.private.kl_coef * total(distribution.kl(outputs, batch.outputs))
+    for peer in batch.peers:
+        apart = peers.penalty(distribution, setup.config.comm_direction, peer, outputs)
         penalty = hypers.comm_penalty_coeff * total(apart)
         terms["neighbours"] = terms.get("neighbours", 0.0) + penalty
     if setup.config.prox_coef:
@@ -466,11 +476,11 @@ def optimiser(hypers: Hypers) -> optax.GradientTransformation:
     )
 
 
-def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
+def standardise(setup: PPOSetup, state: LearnerState, obs: Tree) -> Tree:
     """Observations as the network sees them."""
     return observations.standardise(obs, state.statistics.obs, setup.config.clip_obs)
 
 
-def restrict(setup: Setup, obs: Tree, outputs: Array) -> Array:
+def restrict(setup: PPOSetup, obs: Tree, outputs: Array) -> Array:
     """The policy's outputs where what the environment forbids cannot be chosen."""
     return masks.restrict(setup.spec.action, obs, outputs)

@@ -118,7 +118,7 @@ class Transition(NamedTuple):
     terminated: Array  # () bool: nothing follows
 
 
-class Replay(NamedTuple):
+class Ring(NamedTuple):
     """The last transitions; the next one goes to `count` modulo the capacity."""
 
     data: Transition  # (capacity, ...)
@@ -130,39 +130,39 @@ Tail = Rollout | tuple[()]
 compiling those for several devices crashes jaxlib 0.11.2."""
 
 
-class Past(NamedTuple):
+class ReplayBuffer(NamedTuple):
     """What a learner remembers of its steps."""
 
-    replay: Replay
+    ring: Ring
     tail: Tail
     num_steps: Array  # () int32, environment steps so far
-    warm: Array  # () bool: too few of them to learn from, so actions are random
+    warming_up: Array  # () bool: too few of them to learn from, so actions are random
 
 
-def abandon(past: Past) -> Past:
+def on_restart(buffer: ReplayBuffer) -> ReplayBuffer:
     """The past of a learner about to begin new episodes: what waits for later steps waits in vain."""
-    if not past.tail:
-        return past
-    return past._replace(tail=past.tail._replace(valid=jnp.zeros_like(past.tail.valid)))
+    if not buffer.tail:
+        return buffer
+    return buffer._replace(tail=buffer.tail._replace(valid=jnp.zeros_like(buffer.tail.valid)))
 
 
-def no_past(
-    spec: EnvSpec, action: jax.ShapeDtypeStruct, capacity: int, num_envs: int, n: int, warm: bool
-) -> Past:
+def empty_buffer(
+    spec: EnvSpec, action: jax.ShapeDtypeStruct, capacity: int, num_envs: int, n: int, warming_up: bool
+) -> ReplayBuffer:
     """Nothing yet; `action` is one action's shape and type."""
     tail = no_tail(spec, action, num_envs, n)
-    return Past(empty(spec, action, capacity, n), tail, jnp.int32(0), jnp.bool_(warm))
+    return ReplayBuffer(empty(spec, action, capacity, n), tail, jnp.int32(0), jnp.bool_(warming_up))
 
 
-def remember(past: Past, rollout: Rollout, n: int, learning_starts: int) -> Past:
+def remember(buffer: ReplayBuffer, rollout: Rollout, n: int, learning_starts: int) -> ReplayBuffer:
     """The past with a rollout in it."""
-    rows, valid, tail = transitions(past.tail, rollout, n)
-    num_steps = past.num_steps + rollout.reward.size
-    replay = store(past.replay, trees.merge_axes(rows), valid.reshape(-1))
-    return Past(replay, tail, num_steps, num_steps < learning_starts)
+    rows, valid, tail = transitions(buffer.tail, rollout, n)
+    num_steps = buffer.num_steps + rollout.reward.size
+    replay = store(buffer.ring, trees.merge_axes(rows), valid.reshape(-1))
+    return ReplayBuffer(replay, tail, num_steps, num_steps < learning_starts)
 
 
-def empty(spec: EnvSpec, action: jax.ShapeDtypeStruct, capacity: int, n: int = 1) -> Replay:
+def empty(spec: EnvSpec, action: jax.ShapeDtypeStruct, capacity: int, n: int = 1) -> Ring:
     """Room for `capacity` transitions of an environment."""
     obs = _blank(spec.observation, (capacity,))
     data = Transition(
@@ -173,15 +173,15 @@ def empty(spec: EnvSpec, action: jax.ShapeDtypeStruct, capacity: int, n: int = 1
         next_obs=jax.tree.map(jnp.zeros_like, obs),
         terminated=jnp.zeros(capacity, bool),
     )
-    return Replay(data, jnp.int32(0))
+    return Ring(data, jnp.int32(0))
 
 
-def size(replay: Replay) -> Array:
+def size(replay: Ring) -> Array:
     """How many transitions there are to sample from."""
     return jnp.minimum(replay.count, replay.data.steps.shape[0])
 
 
-def store(replay: Replay, rows: Transition, valid: Array) -> Replay:
+def store(replay: Ring, rows: Transition, valid: Array) -> Ring:
     """Put in the valid ones of (B, ...) transitions, in their order; the oldest make room."""
     capacity = replay.data.steps.shape[0]
     place = replay.count + jnp.cumsum(valid)  # counted from 1
@@ -189,10 +189,10 @@ def store(replay: Replay, rows: Transition, valid: Array) -> Replay:
     kept = valid & (place > count - capacity)  # so that no place is written twice
     place = jnp.where(kept, (place - 1) % capacity, capacity)
     put = lambda ring, new: ring.at[place].set(new.astype(ring.dtype), mode="drop")
-    return Replay(jax.tree.map(put, replay.data, rows), count)
+    return Ring(jax.tree.map(put, replay.data, rows), count)
 
 
-def sample(replay: Replay, key: Array, shape: tuple[int, ...]) -> Transition:
+def sample(replay: Ring, key: Array, shape: tuple[int, ...]) -> Transition:
     """Transitions drawn evenly, with replacement."""
     index = jax.random.randint(key, shape, 0, jnp.maximum(size(replay), 1))
     return jax.tree.map(lambda ring: ring[index], replay.data)
@@ -221,7 +221,7 @@ def transitions(tail: Tail, rollout: Rollout, n: int) -> tuple[Transition, Array
     A step is looked at once the n - 1 after it are known: `tail` holds those that still wait.
     """
     num_steps = rollout.reward.shape[0]
-    new = rollout._replace(last_obs=(), advice=(), begins=())
+    new = rollout._replace(last_obs=(), peer_targets=(), episode_starts=())
     join = lambda old, new: jnp.concatenate([old, new])
     whole = jax.tree.map(join, tail, new) if tail else new  # (T + n - 1, E, ...)
     after = jax.tree.map(lambda x, last: jnp.concatenate([x[1:], last[None]]), whole.obs, rollout.last_obs)

@@ -13,10 +13,10 @@ from shoal.nets.recurrent import RecurrentNetwork
 from shoal.types import Rollout, Tree
 
 
-def look(network: RecurrentNetwork, carry: Tree, obs: Tree, begins: Array) -> tuple[Array, Tree]:
+def look(network: RecurrentNetwork, carry: Tree, obs: Tree, episode_starts: Array) -> tuple[Array, Tree]:
     """The policy's outputs (E, num_outputs) at one moment, and what is remembered after it."""
     features = network.encoder(obs)
-    outputs, _, carry = network.unroll(features[None], begins[None], carry)
+    outputs, _, carry = network.unroll(features[None], episode_starts[None], carry)
     return outputs[0], carry
 
 
@@ -29,20 +29,20 @@ def replay(
     """
     append = lambda x, last: jnp.concatenate([x, last[None]])
     obs = jax.tree.map(append, rollout.obs, rollout.last_obs)  # (T + 1, E, ...)
-    begins = append(rollout.begins, ~rollout.valid[-1])
+    episode_starts = append(rollout.episode_starts, ~rollout.valid[-1])
     features = jax.lax.map(network.encoder, obs) if by_moment else network.encoder(obs)
-    outputs, value, _ = network.unroll(features, begins, start)
+    outputs, value, _ = network.unroll(features, episode_starts, start)
     return outputs[:-1], value[:-1], value[-1]
 
 
-def read(network: RecurrentNetwork, start: Tree, obs: Tree, begins: Array) -> tuple[Array, Array]:
+def read(network: RecurrentNetwork, start: Tree, obs: Tree, episode_starts: Array) -> tuple[Array, Array]:
     """Outputs (B, T, num_outputs) and values (B, T) of B sequences, obs (B, T, ...) and start (B, ...)."""
     features = network.encoder(obs)
-    outputs, value, _ = network.unroll(turned(features), turned(begins), start)
-    return turned(outputs), turned(value)
+    outputs, value, _ = network.unroll(transposed(features), transposed(episode_starts), start)
+    return transposed(outputs), transposed(value)
 
 
-def turned(tree: Tree) -> Tree:
+def transposed(tree: Tree) -> Tree:
     """(T, E, ...) -> (E, T, ...) in every leaf, and back."""
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tree)
 

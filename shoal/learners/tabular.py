@@ -18,7 +18,7 @@ class World(NamedTuple):
     reward: Array  # (S, A)
 
 
-class Memory(NamedTuple):
+class Private(NamedTuple):
     """What stays with the learner: models are exchanged, worlds are not."""
 
     world: World
@@ -48,7 +48,7 @@ def tabular(world: World, gamma: float, step_size: Callable[[Array], Array | flo
 def init(world: World, key: Array) -> LearnerState:
     """Q(s, a) uniform in [0, 1]."""
     table = jax.random.uniform(key, world.reward.shape)
-    return LearnerState(table, statistics=(), opt_state=(), hypers=(), memory=Memory(world, jnp.int32(0)))
+    return LearnerState(table, statistics=(), opt_state=(), hypers=(), private=Private(world, jnp.int32(0)))
 
 
 def draw(world: World, key: Array, shape: tuple[int, int]) -> Array:
@@ -56,9 +56,11 @@ def draw(world: World, key: Array, shape: tuple[int, int]) -> Array:
     return jax.random.gumbel(key, (*shape, world.reward.shape[-1]))
 
 
-def act(state: LearnerState, obs: Array, noise: Array, begins: Array | None = None) -> tuple[Array, Memory]:
+def act(
+    state: LearnerState, obs: Array, noise: Array, episode_starts: Array | None = None
+) -> tuple[Array, Private]:
     """argmax_a Q(s, a) + noise, the state s one-hot in obs (E, S)."""
-    return jnp.argmax(obs @ state.params + noise, -1), state.memory
+    return jnp.argmax(obs @ state.params + noise, -1), state.private
 
 
 def update(
@@ -69,11 +71,11 @@ def update(
     rollout: Rollout,
 ) -> tuple[LearnerState, dict[str, Array]]:
     """Q <- Q + eta (T Q - Q), a step towards what the world says; what was seen adds nothing."""
-    world, num_updates = state.memory
+    world, num_updates = state.private
     error = bellman(world, gamma, state.params) - state.params
     params = state.params + step_size(num_updates) * error
-    memory = Memory(world, num_updates + 1)
-    return state._replace(params=params, memory=memory), {"bellman_error": jnp.max(jnp.abs(error))}
+    private = Private(world, num_updates + 1)
+    return state._replace(params=params, private=private), {"bellman_error": jnp.max(jnp.abs(error))}
 
 
 def bellman(world: World, gamma: float, table: Array) -> Array:

@@ -25,23 +25,25 @@ def clip_bootstrap(config: PPOConfig, hypers: Hypers, reward_range: Array, value
     return jnp.clip(value, low, hypers.bootstrap_clip)
 
 
-def no_range() -> Array:
+def empty_reward_range() -> Array:
     """The least and the largest of no rewards."""
     return jnp.array([jnp.inf, -jnp.inf], jnp.float32)
 
 
-def widen(reward_range: Array, reward: Array, valid: Array, across: tuple[str, ...] = ()) -> Array:
+def update_reward_range(
+    reward_range: Array, reward: Array, valid: Array, axes: tuple[str, ...] = ()
+) -> Array:
     """The least and the largest reward so far (2,), of all devices that share the learner.
 
     >>> rewards, valid = jnp.array([3.0, -1.0, 9.0]), jnp.array([True, True, False])
-    >>> widen(no_range(), rewards, valid).tolist()
+    >>> update_reward_range(empty_reward_range(), rewards, valid).tolist()
     [-1.0, 3.0]
     """
     least = jnp.min(reward, where=valid, initial=jnp.inf)
     largest = jnp.max(reward, where=valid, initial=-jnp.inf)
     sign = jnp.array([-1.0, 1.0])
     fresh = jnp.stack([-least, largest])
-    fresh = jax.lax.pmax(fresh, across) if across else fresh
+    fresh = jax.lax.pmax(fresh, axes) if axes else fresh
     return sign * jnp.maximum(sign * reward_range, fresh)
 
 
@@ -50,11 +52,11 @@ def deviation(moments: Running) -> Array:
     return jnp.sqrt(statistics.variance(moments) + 1e-8)
 
 
-def standardised(x: Array, moments: Running) -> Array:
+def normalise(x: Array, moments: Running) -> Array:
     """(x - mean) / deviation, as the critic says it."""
     return (x - moments.mean) / deviation(moments)
 
 
-def restored(x: Array, moments: Running) -> Array:
-    """mean + deviation x, the way back from `standardised`."""
+def denormalise(x: Array, moments: Running) -> Array:
+    """mean + deviation x, the way back from `normalise`."""
     return moments.mean + deviation(moments) * x

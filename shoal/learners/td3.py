@@ -16,9 +16,10 @@ from jax import Array
 
 from shoal.errors import ShoalError
 from shoal.learners import gradients, observations, replay
-from shoal.learners.replay import Past, ReplayConfig, Transition, check_at_least_one
+from shoal.learners.context import ALONE, LearnerContext, check_single_agent
+from shoal.learners.replay import ReplayBuffer, ReplayConfig, Transition, check_at_least_one
 from shoal.nets.actor_critic import ActionValue, Policy, make_action_value, make_policy
-from shoal.ops import masks, policy_terms, trees
+from shoal.ops import masks, peers, trees
 from shoal.ops.statistics import weighted_mean
 from shoal.types import Box, EnvSpec, Learner, LearnerState, Rollout, Tree
 
@@ -99,49 +100,57 @@ class OptStates(NamedTuple):
     critic: Tree
 
 
-class Memory(NamedTuple):
+class Private(NamedTuple):
     """What stays with the learner."""
 
-    past: Past
+    buffer: ReplayBuffer
     num_gradients: Array  # () int32, critic updates so far
     wander: Array  # (E, A) exploration noise that remembers, of deviation 1
 
 
-class Setup(NamedTuple):
+class TD3Setup(NamedTuple):
     """What is fixed when a learner is made: the static argument of every function below."""
 
     config: TD3Config
     spec: EnvSpec
     num_actions: int
-    across: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
 
 
-def td3(config: TD3Config, spec: EnvSpec, across: tuple[str, ...] = ()) -> Learner:
+def td3(config: TD3Config, spec: EnvSpec, context: LearnerContext = ALONE) -> Learner:
     """A TD3 learner for an environment with continuous, bounded actions.
-
-    `across` names the mapped axes over which gradients are averaged: learners that share every step.
 
     >>> import jax, shoal
     >>> learner = shoal.td3(shoal.TD3Config(buffer_size=100), shoal.make("Pendulum-v1").spec)
     >>> state = learner.init(jax.random.key(0))
     >>> obs, noise = jax.numpy.zeros((7, 3)), jax.numpy.zeros((7, 1))
-    >>> action, memory = learner.act(learner.visit(state, 7), obs, noise)
+    >>> action, private = learner.act(learner.for_evaluation(state, 7), obs, noise)
     >>> action.shape
     (7, 1)
     """
+    check_single_agent("td3", spec, context)
     bounds = spec.action
     if not isinstance(bounds, Box) or not np.all(
         np.isfinite([*np.ravel(bounds.low), *np.ravel(bounds.high)])
     ):
         raise ShoalError(f"td3 needs continuous actions between bounds, which {spec.name} does not have")
     masks.check(spec)
-    setup = Setup(config, spec, prod(bounds.shape), across)
-    functions = (init, draw, act, update, opinion, distance, value, visit)
-    bound = {function.__name__: partial(function, setup) for function in functions}
-    return Learner(**bound, abandon=abandon, grouped=False)
+    setup = TD3Setup(config, spec, prod(bounds.shape), context.axes)
+    return Learner(
+        init=partial(init, setup),
+        draw=partial(draw, setup),
+        act=partial(act, setup),
+        update=partial(update, setup),
+        policy_terms=partial(policy_terms, setup),
+        distance=partial(distance, setup),
+        value=partial(value, setup),
+        for_evaluation=partial(for_evaluation, setup),
+        on_restart=on_restart,
+        grouped=False,
+    )
 
 
-def init(setup: Setup, key: Array) -> LearnerState:
+def init(setup: TD3Setup, key: Array) -> LearnerState:
     """A learner that has seen nothing; its two critics differ from the start."""
     config, spec, num_actions = setup.config, setup.spec, setup.num_actions
     key_actor, key_wander, *keys_critic = jax.random.split(key, 4)
@@ -156,74 +165,76 @@ def init(setup: Setup, key: Array) -> LearnerState:
     params = Params(actor, (first, second), actor, (first, second))
     settings = {name: getattr(config, name) for name in Hypers._fields}
     settings["actor_learning_rate"] = config.actor_learning_rate or config.learning_rate
-    memory = Memory(
-        past=no_past(setup, config.num_envs, config.buffer_size, warm=config.learning_starts > 0),
+    private = Private(
+        buffer=empty_buffer(
+            setup, config.num_envs, config.buffer_size, warming_up=config.learning_starts > 0
+        ),
         num_gradients=jnp.int32(0),
         wander=jax.random.normal(key_wander, (config.num_envs, num_actions)),
     )
     start = gradients.optimiser(config.optimiser, 0.0).init
     return LearnerState(
         params=params,
-        statistics=observations.no_moments(spec.observation) if config.norm_obs else {},
+        statistics=observations.empty_moments(spec.observation) if config.norm_obs else {},
         opt_state=OptStates(start(params.actor), start(params.critic)),
         hypers=Hypers(**{name: jnp.float32(x) for name, x in settings.items()}),
-        memory=memory,
+        private=private,
         anchor=params if config.prox_coef else (),
     )
 
 
-def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Array:
+def draw(setup: TD3Setup, key: Array, shape: tuple[int, int]) -> Array:
     """Normal noise for (T, E) actions."""
     return jax.random.normal(key, (*shape, setup.num_actions))
 
 
 def act(
-    setup: Setup, state: LearnerState, obs: Tree, noise: Array, begins: Array | None = None
-) -> tuple[Array, Memory]:
+    setup: TD3Setup, state: LearnerState, obs: Tree, noise: Array, episode_starts: Array | None = None
+) -> tuple[Array, Private]:
     """The policy's actions, with noise on them; at the start, random ones.
 
     Normal noise through its own distribution function is uniform: that is what random actions are made of.
     """
-    memory, random = state.memory, jax.scipy.special.erf(noise / 2**0.5)
+    private, random = state.private, jax.scipy.special.erf(noise / 2**0.5)
     if setup.config.exploration == "ou":
         keep = 1 - setup.config.ou_theta
-        noise = keep * memory.wander + (1 - keep**2) ** 0.5 * noise
-        memory = memory._replace(wander=noise)
+        noise = keep * private.wander + (1 - keep**2) ** 0.5 * noise
+        private = private._replace(wander=noise)
     chosen = policy(setup, state.params.actor, standardise(setup, state, obs))
     noisy = jnp.clip(chosen + state.hypers.exploration_noise * noise, -1, 1)
-    return to_bounds(setup.spec.action, jnp.where(memory.past.warm, random, noisy)), memory
+    return to_bounds(setup.spec.action, jnp.where(private.buffer.warming_up, random, noisy)), private
 
 
-def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
+def for_evaluation(setup: TD3Setup, state: LearnerState, num_envs: int) -> LearnerState:
     """The learner in other environments than it trains in: with nothing remembered, and nothing random."""
     wander = jnp.zeros((num_envs, setup.num_actions))
-    past = no_past(setup, num_envs, capacity=1, warm=False)
-    return state._replace(memory=state.memory._replace(past=past, wander=wander))
+    buffer = empty_buffer(setup, num_envs, capacity=1, warming_up=False)
+    return state._replace(private=state.private._replace(buffer=buffer, wander=wander))
 
 
-def abandon(state: LearnerState) -> LearnerState:
+def on_restart(state: LearnerState) -> LearnerState:
     """The learner about to begin new episodes."""
-    return state._replace(memory=state.memory._replace(past=replay.abandon(state.memory.past)))
+    return state._replace(private=state.private._replace(buffer=replay.on_restart(state.private.buffer)))
 
 
-def no_past(setup: Setup, num_envs: int, capacity: int, warm: bool) -> Past:
+def empty_buffer(setup: TD3Setup, num_envs: int, capacity: int, warming_up: bool) -> ReplayBuffer:
     """Nothing remembered yet."""
     action = jax.ShapeDtypeStruct((setup.num_actions,), jnp.float32)
-    return replay.no_past(setup.spec, action, capacity, num_envs, setup.config.n_step, warm)
+    return replay.empty_buffer(setup.spec, action, capacity, num_envs, setup.config.n_step, warming_up)
 
 
 def update(
-    setup: Setup, key: Array, state: LearnerState, rollout: Rollout
+    setup: TD3Setup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[LearnerState, dict[str, Array]]:
     """Remember one rollout, then learn from what is remembered; the first steps are only remembered."""
     config = setup.config
     seen = rollout._replace(action=from_bounds(setup.spec.action, rollout.action))
-    past = replay.remember(state.memory.past, seen, config.n_step, config.learning_starts)
-    moments = observations.take_in(state.statistics, rollout.obs, rollout.valid, setup.across)
-    state = state._replace(statistics=moments, memory=state.memory._replace(past=past))
+    buffer = replay.remember(state.private.buffer, seen, config.n_step, config.learning_starts)
+    moments = observations.update_moments(state.statistics, rollout.obs, rollout.valid, setup.axes)
+    state = state._replace(statistics=moments, private=state.private._replace(buffer=buffer))
     key_sample, key_noise = jax.random.split(key)
     shape = (config.num_gradients, config.batch_size)
-    batches = replay.sample(past.replay, key_sample, shape)
+    batches = replay.sample(buffer.ring, key_sample, shape)
     batches = batches._replace(
         obs=standardise(setup, state, batches.obs), next_obs=standardise(setup, state, batches.next_obs)
     )
@@ -231,18 +242,18 @@ def update(
     rollout = rollout._replace(obs=standardise(setup, state, rollout.obs))
     (params, opt_state), metrics = learn(setup, state, rollout, batches, noise)
 
-    started = ~past.warm & (replay.size(past.replay) > 0)
+    started = ~buffer.warming_up & (replay.size(buffer.ring) > 0)
     params, opt_state = trees.where(started, (params, opt_state), (state.params, state.opt_state))
     metrics = jax.tree.map(lambda x: jnp.where(started, x, 0.0), metrics)
     metrics["updates_per_step"] = started * jnp.float32(config.num_gradients / config.rollout_size)
-    metrics["replay_size"] = replay.size(past.replay).astype(jnp.float32)
-    done = state.memory.num_gradients + started * config.num_gradients
-    memory = state.memory._replace(num_gradients=done)
-    return state._replace(params=params, opt_state=opt_state, memory=memory), metrics
+    metrics["replay_size"] = replay.size(buffer.ring).astype(jnp.float32)
+    done = state.private.num_gradients + started * config.num_gradients
+    private = state.private._replace(num_gradients=done)
+    return state._replace(params=params, opt_state=opt_state, private=private), metrics
 
 
 def learn(
-    setup: Setup, state: LearnerState, rollout: Rollout, batches: Transition, noise: Array
+    setup: TD3Setup, state: LearnerState, rollout: Rollout, batches: Transition, noise: Array
 ) -> tuple[tuple[Params, OptStates], dict[str, Array]]:
     """Critic updates, each on its own batch; after every `policy_delay` of them the actor and the targets.
 
@@ -276,14 +287,14 @@ def learn(
         parts = trees.split_axis((batches, noise), num_gradients // delay)
         carry, metrics = jax.lax.scan(together, start, parts)
     else:
-        counts = state.memory.num_gradients + 1 + jnp.arange(num_gradients)
+        counts = state.private.num_gradients + 1 + jnp.arange(num_gradients)
         carry, metrics = jax.lax.scan(one_by_one, start, ((batches, noise), counts))
     metrics = jax.tree.map(jnp.mean, metrics)
     total = sum(term for name, term in metrics.items() if name.startswith("loss/"))
     return carry, metrics | {"loss/total": jnp.asarray(total)}
 
 
-def targets(setup: Setup, hypers: Hypers, params: Params, batch: Transition, noise: Array) -> Array:
+def targets(setup: TD3Setup, hypers: Hypers, params: Params, batch: Transition, noise: Array) -> Array:
     """r + gamma^n min_i Q'_i(s', clip(pi'(s') + clip(noise)))."""
     bound = hypers.target_noise_clip
     smoothing = jnp.clip(hypers.target_noise * noise, -bound, bound)
@@ -295,7 +306,7 @@ def targets(setup: Setup, hypers: Hypers, params: Params, batch: Transition, noi
 
 
 def improve_critics(
-    setup: Setup, state: LearnerState, carry: tuple[Params, OptStates], part: tuple[Transition, Array]
+    setup: TD3Setup, state: LearnerState, carry: tuple[Params, OptStates], part: tuple[Transition, Array]
 ) -> tuple[tuple[Params, OptStates], dict[str, Array]]:
     """One step of both critics towards what the target networks say, on one batch."""
     (params, opt_state), (batch, target), hypers = carry, part, state.hypers
@@ -310,14 +321,14 @@ def improve_critics(
         return jnp.asarray(sum(terms.values())), terms | {"q_mean": jnp.mean(values[0])}
 
     grads, metrics = jax.grad(loss, has_aux=True)(params.critic)
-    take_step = gradients.optimiser(setup.config.optimiser, hypers.learning_rate, setup.across).update
+    take_step = gradients.optimiser(setup.config.optimiser, hypers.learning_rate, setup.axes).update
     updates, moments = take_step(grads, opt_state.critic)
     critic = optax.apply_updates(params.critic, updates)
     return (params._replace(critic=critic), opt_state._replace(critic=moments)), metrics
 
 
 def improve_actor(
-    setup: Setup,
+    setup: TD3Setup,
     state: LearnerState,
     rollout: Rollout,
     carry: tuple[Params, OptStates],
@@ -333,16 +344,16 @@ def improve_actor(
             anchor = state.anchor.actor
             theirs = policy(setup, anchor, batch.obs)
             terms["loss/actor_prox"] = hypers.prox_coef * apart(setup, actor, anchor, [action], [theirs])
-        if rollout.advice:
+        if rollout.peer_targets:
             own, valid = policy(setup, actor, rollout.obs), rollout.valid.astype(jnp.float32)
-            theirs = sum(policy_terms.squared_distance(own, given) for given in rollout.advice)
+            theirs = sum(peers.squared_distance(own, given) for given in rollout.peer_targets)
             terms["loss/neighbours"] = hypers.comm_penalty_coeff * weighted_mean(theirs, valid)
         return jnp.asarray(sum(terms.values())), terms
 
     grads, metrics = jax.grad(loss, has_aux=True)(params.actor)
     follows = setup.config.actor_learning_rate is None
     rate = hypers.learning_rate if follows else hypers.actor_learning_rate
-    take_step = gradients.optimiser(setup.config.optimiser, rate, setup.across).update
+    take_step = gradients.optimiser(setup.config.optimiser, rate, setup.axes).update
     updates, moments = take_step(grads, opt_state.actor)
     actor = optax.apply_updates(params.actor, updates)
     return (params._replace(actor=actor), opt_state._replace(actor=moments)), metrics
@@ -351,37 +362,37 @@ def improve_actor(
 def move_targets(tau: Array, params: Params) -> Params:
     """target <- (1 - tau) target + tau network."""
     return params._replace(
-        target_actor=gradients.nudge(tau, params.target_actor, params.actor),
-        target_critic=gradients.nudge(tau, params.target_critic, params.critic),
+        target_actor=gradients.polyak_update(tau, params.target_actor, params.actor),
+        target_critic=gradients.polyak_update(tau, params.target_critic, params.critic),
     )
 
 
-def apart(setup: Setup, own: Tree, anchor: Tree, outputs: list[Array], theirs: list[Array]) -> Array:
+def apart(setup: TD3Setup, own: Tree, anchor: Tree, outputs: list[Array], theirs: list[Array]) -> Array:
     """The squared distance to an anchor: of all parameters, or the mean one of what comes out."""
     if setup.config.prox_form == "parameters":
         return optax.tree.norm(optax.tree.sub(own, anchor), squared=True)
     return jnp.asarray(sum(jnp.mean((a - b) ** 2) for a, b in zip(outputs, theirs, strict=True)))
 
 
-def opinion(setup: Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
+def policy_terms(setup: TD3Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
     """The policy's actions and their squared lengths: what a sum of squared distances is made of."""
-    return policy_terms.opinion_on_outputs(policy(setup, state.params.actor, standardise(setup, state, obs)))
+    return peers.output_terms(policy(setup, state.params.actor, standardise(setup, state, obs)))
 
 
-def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
+def distance(setup: TD3Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
     """The squared distance between two policies' actions at each observation."""
     own = policy(setup, state.params.actor, standardise(setup, state, obs))
     theirs = policy(setup, other.params.actor, standardise(setup, other, obs))
     return jnp.sum((own - theirs) ** 2, -1)
 
 
-def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
+def value(setup: TD3Setup, state: LearnerState, obs: Tree) -> Array:
     """Q_1(s, pi(s))."""
     obs = standardise(setup, state, obs)
     return state.params.critic[0](obs, policy(setup, state.params.actor, obs))
 
 
-def policy(setup: Setup, actor: Policy, obs: Tree) -> Array:
+def policy(setup: TD3Setup, actor: Policy, obs: Tree) -> Array:
     """Actions between -1 and 1, (..., A)."""
     return in_play(setup.spec.action, jnp.tanh(actor(obs)))
 
@@ -412,6 +423,6 @@ def from_bounds(space: Box, action: Array) -> Array:
     return in_play(space, flat)
 
 
-def standardise(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
+def standardise(setup: TD3Setup, state: LearnerState, obs: Tree) -> Tree:
     """Observations as the networks see them."""
     return observations.standardise(obs, state.statistics, setup.config.clip_obs)

@@ -18,10 +18,10 @@ from shoal.nets.layers import (
     INITIALIZERS,
     MLP,
     Flatten,
-    Halves,
     Impala,
     Initializer,
     NatureCNN,
+    SplitLayer,
     check_activation,
     is_image,
     orthogonal,
@@ -55,7 +55,7 @@ class Encoder(Protocol):
     def __call__(self, obs: Tree) -> Array: ...
 
 
-class Joined(eqx.Module):
+class ConcatEncoder(eqx.Module):
     """Named observations through encoders of their own, side by side in an order.
 
     Where one is `JOINT`, it is the last, for the critic alone; the others are for the actor alone, but for
@@ -80,7 +80,7 @@ class Joined(eqx.Module):
 
 def sides(encoder: Encoder) -> tuple[slice, slice]:
     """Which of the encoded numbers the actor sees, and which the critic: all, unless some are joint."""
-    if not isinstance(encoder, Joined) or JOINT not in encoder.encoders:
+    if not isinstance(encoder, ConcatEncoder) or JOINT not in encoder.encoders:
         return slice(0, encoder.num_out), slice(0, encoder.num_out)
     shared = sum(encoder.encoders[name].num_out for name in BOTH if name in encoder.encoders)
     joint = encoder.encoders[JOINT].num_out
@@ -98,7 +98,7 @@ class Split(NamedTuple):
     hidden: tuple[int, ...] = (64, 64)  # the layers of either part, of actor and critic each
 
 
-WHOLE = Split()
+NO_SPLIT = Split()
 
 
 """Nothing is split off."""
@@ -151,7 +151,7 @@ def make_encoder(
             name: make_encoder(k, box, images, init) for k, (name, box) in zip(keys, boxes, strict=True)
         }
         place = lambda name: (name == JOINT, name in BOTH, name not in first, name)
-        return Joined(encoders, tuple(sorted(encoders, key=place)))
+        return ConcatEncoder(encoders, tuple(sorted(encoders, key=place)))
     if images == "mlp" or not is_image(space):
         return Flatten(len(space.shape), prod(space.shape))
     return {"nature": NatureCNN, "impala": Impala}[images](key, space.shape, init)
@@ -165,7 +165,7 @@ def actor_critic(
     images: Literal["nature", "impala", "mlp"] = "nature",
     init: Literal["orthogonal", "xavier"] = "orthogonal",
     init_log_std: float = 0.0,
-    split: Split = WHOLE,
+    split: Split = NO_SPLIT,
 ) -> NetworkMaker:
     """The usual actor-critic: heads orthogonal with gains 0.01 (policy) and 1 (value).
 
@@ -216,7 +216,7 @@ def put_together(
         if start is None:
             return part(key, sizes, num_out, gain)
         key_halves, key_rest = jax.random.split(key)
-        halves = Halves(key_halves, sizes[0], start, split.hidden, activation, INITIALIZERS[init])
+        halves = SplitLayer(key_halves, sizes[0], start, split.hidden, activation, INITIALIZERS[init])
         rest = part(key_rest, (halves.num_out, *sizes[1:]), num_out, gain)
         return eqx.tree_at(lambda network: network.layers, rest, [halves, *rest.layers])
 
@@ -229,7 +229,7 @@ def put_together(
         sizes = zip(sides(encoder), layers, strict=True)
         acting, judging = ((side.stop - side.start, *own) for side, own in sizes)
         start = split_at(split, spec, encoder)
-        joint = isinstance(encoder, Joined) and JOINT in encoder.encoders
+        joint = isinstance(encoder, ConcatEncoder) and JOINT in encoder.encoders
         continuous = isinstance(spec.action, Box)
         num_actions = num_outputs // 2 if continuous else num_outputs
         return whole(
@@ -246,7 +246,7 @@ def split_at(split: Split, spec: EnvSpec, encoder: Encoder) -> int | None:
     """Where the encoder's numbers fall into two, if they are to."""
     if split.start is None and not split.keys:
         return None
-    parts = encoder.order if isinstance(encoder, Joined) else ()
+    parts = encoder.order if isinstance(encoder, ConcatEncoder) else ()
     names = tuple(name for name in parts if name not in (JOINT, *BOTH))
     if split.keys:
         if not names or set(split.keys) - set(names) or not set(names) - set(split.keys):
@@ -254,7 +254,7 @@ def split_at(split: Split, spec: EnvSpec, encoder: Encoder) -> int | None:
             raise ShoalError(
                 f"split_keys {', '.join(split.keys)}: {spec.name} has {found}; name some, not all"
             )
-        return encoder.width(tuple(dict.fromkeys(split.keys))) if isinstance(encoder, Joined) else None
+        return encoder.width(tuple(dict.fromkeys(split.keys))) if isinstance(encoder, ConcatEncoder) else None
     if len(names) > 1 or isinstance(encoder, NatureCNN | Impala):
         remedy = "split_keys splits named ones" if names else "a picture is not split"
         raise ShoalError(f"split_start splits observations that are one vector; {remedy}")

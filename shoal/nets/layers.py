@@ -48,10 +48,10 @@ def _affine_backward(residual, g):
     x, weight = residual
     rows, g_rows = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
     few, columns = g_rows.shape[0] <= FEW, g_rows.shape[1]
-    on_cpu = _turned_by_columns if few and columns <= NARROW else _turned
+    on_cpu = _transposed_by_columns if few and columns <= NARROW else _transposed_product
     by_weight = jax.lax.platform_dependent(rows, g_rows, cpu=on_cpu, default=lambda x, g: x.T @ g)
     if few and columns <= PAIR:
-        by_x = jax.lax.platform_dependent(g, weight, cpu=_of_few, default=lambda g, w: g @ w.T)
+        by_x = jax.lax.platform_dependent(g, weight, cpu=_outer_sum, default=lambda g, w: g @ w.T)
     else:
         by_x = g @ weight.T
     return by_x, by_weight, jnp.sum(g_rows, 0)
@@ -65,17 +65,17 @@ def _by_columns(x: Array, weight: Array) -> Array:
     return jnp.stack([x @ column for column in weight.T], -1)
 
 
-def _of_few(g: Array, weight: Array) -> Array:
+def _outer_sum(g: Array, weight: Array) -> Array:
     """g W' of a few columns each, as a sum that what comes next can be computed along with."""
     return jnp.asarray(sum(jnp.multiply.outer(g[..., k], weight[:, k]) for k in range(weight.shape[1])))
 
 
-def _turned(x: Array, g: Array) -> Array:
+def _transposed_product(x: Array, g: Array) -> Array:
     """x' g, where x is turned first: the product of the two takes longer than both steps."""
     return jax.lax.optimization_barrier(x.T) @ g
 
 
-def _turned_by_columns(x: Array, g: Array) -> Array:
+def _transposed_by_columns(x: Array, g: Array) -> Array:
     """x' g, one column of g after the other."""
     return jnp.stack([column @ x for column in g.T], -1)
 
@@ -97,7 +97,7 @@ class Dense(eqx.Module):
         return affine(x, self.weight, self.bias)
 
 
-class Halves(eqx.Module):
+class SplitLayer(eqx.Module):
     """The first `start` numbers, and the rest, through layers of their own, side by side."""
 
     left: "MLP"
@@ -120,7 +120,7 @@ class Halves(eqx.Module):
 class MLP(eqx.Module):
     """Dense layers with an activation between them; the first may be two halves."""
 
-    layers: list["Dense | Halves"]
+    layers: list["Dense | SplitLayer"]
     activation: str = eqx.field(static=True)
 
     def __init__(

@@ -11,8 +11,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.nets.actor_critic import WHOLE, Encoder, Split, put_together, sides, with_deviation
-from shoal.nets.layers import ACTIVATIONS, INITIALIZERS, Dense, Halves, affine, check_activation, orthogonal
+from shoal.nets.actor_critic import NO_SPLIT, Encoder, Split, put_together, sides, with_deviation
+from shoal.nets.layers import (
+    ACTIVATIONS,
+    INITIALIZERS,
+    Dense,
+    SplitLayer,
+    affine,
+    check_activation,
+    orthogonal,
+)
 from shoal.types import EnvSpec, Tree
 
 Kind: TypeAlias = Literal["lstm", "gru"]
@@ -29,9 +37,9 @@ class RecurrentNetwork(Protocol):
 
     encoder: Encoder
 
-    def rest(self, num_envs: int) -> Tree: ...
+    def initial_carry(self, num_envs: int) -> Tree: ...
 
-    def unroll(self, features: Array, begins: Array, carry: Tree) -> tuple[Array, Array, Tree]: ...
+    def unroll(self, features: Array, episode_starts: Array, carry: Tree) -> tuple[Array, Array, Tree]: ...
 
 
 class RecurrentNetworkMaker(Protocol):
@@ -60,7 +68,7 @@ class LSTM(eqx.Module):
         self.recurrent = narrow(key_recurrent, (size, 4 * size), size)
         self.bias = jnp.repeat(jnp.array([0.0, 1.0, 0.0, 0.0]), size)
 
-    def rest(self, num_envs: int) -> tuple[Array, Array]:
+    def initial_carry(self, num_envs: int) -> tuple[Array, Array]:
         zeros = jnp.zeros((num_envs, self.recurrent.shape[0]))
         return zeros, zeros
 
@@ -97,7 +105,7 @@ class GRU(eqx.Module):
         self.bias = jnp.zeros(3 * size)
         self.inner = jnp.zeros(size)
 
-    def rest(self, num_envs: int) -> Array:
+    def initial_carry(self, num_envs: int) -> Array:
         return jnp.zeros((num_envs, self.recurrent.shape[0]))
 
     def read(self, x: Array) -> Array:
@@ -118,10 +126,10 @@ class GRU(eqx.Module):
 CORES: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
 
 
-class Remembering(eqx.Module):
+class RecurrentHead(eqx.Module):
     """Dense layers, of which the first may be two halves, a core that remembers, and a last layer."""
 
-    layers: list[Dense | Halves]
+    layers: list[Dense | SplitLayer]
     core: LSTM | GRU
     head: Dense
     activation: str = eqx.field(static=True)
@@ -137,29 +145,29 @@ class RecurrentActorCritic(eqx.Module):
     """A policy and a value on one encoder, each with a memory of its own."""
 
     encoder: Encoder
-    actor: Remembering
-    critic: Remembering
+    actor: RecurrentHead
+    critic: RecurrentHead
     log_std: Array | None  # (A,) for continuous actions
 
-    def rest(self, num_envs: int) -> tuple[Tree, Tree]:
+    def initial_carry(self, num_envs: int) -> tuple[Tree, Tree]:
         """The actor's carry and the critic's."""
-        return self.actor.core.rest(num_envs), self.critic.core.rest(num_envs)
+        return self.actor.core.initial_carry(num_envs), self.critic.core.initial_carry(num_envs)
 
     def unroll(
-        self, features: Array, begins: Array, carry: tuple[Tree, Tree]
+        self, features: Array, episode_starts: Array, carry: tuple[Tree, Tree]
     ) -> tuple[Array, Array, tuple[Tree, Tree]]:
         """T steps on; the carry is zeros wherever an episode begins."""
 
         def advance(carry, now):
-            (acts, judges), begins = now
-            actor, critic = forget(begins, carry)
+            (acts, judges), episode_starts = now
+            actor, critic = reset_carry(episode_starts, carry)
             actor, acts = self.actor.core.advance(actor, acts)
             critic, judges = self.critic.core.advance(critic, judges)
             return (actor, critic), (acts, judges)
 
         acting, judging = sides(self.encoder)
         read = (self.actor.read(features[..., acting]), self.critic.read(features[..., judging]))
-        carry, (acts, judges) = jax.lax.scan(advance, carry, (read, begins))
+        carry, (acts, judges) = jax.lax.scan(advance, carry, (read, episode_starts))
         outputs = with_deviation(self.actor.head(acts), self.log_std)
         return outputs, self.critic.head(judges)[..., 0], carry
 
@@ -169,13 +177,13 @@ def narrow(key: Array, shape: tuple[int, ...], size: int) -> Array:
     return jax.random.uniform(key, shape, minval=-(size**-0.5), maxval=size**-0.5)
 
 
-def forget(begins: Array, carry: Tree) -> Tree:
+def reset_carry(episode_starts: Array, carry: Tree) -> Tree:
     """Zeros where an episode begins; carry (E, ...) per leaf, begins (E,).
 
-    >>> forget(jnp.array([True, False]), jnp.ones((2, 3))).tolist()
+    >>> reset_carry(jnp.array([True, False]), jnp.ones((2, 3))).tolist()
     [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
     """
-    return jax.tree.map(lambda x: jnp.where(begins.reshape(-1, *[1] * (x.ndim - 1)), 0.0, x), carry)
+    return jax.tree.map(lambda x: jnp.where(episode_starts.reshape(-1, *[1] * (x.ndim - 1)), 0.0, x), carry)
 
 
 def recurrent_actor_critic(
@@ -188,7 +196,7 @@ def recurrent_actor_critic(
     images: str = "nature",
     init: str = "orthogonal",
     init_log_std: float = 0.0,
-    split: Split = WHOLE,
+    split: Split = NO_SPLIT,
 ) -> RecurrentNetworkMaker:
     """The usual actor-critic (`networks.actor_critic`) with cores of `size` before its heads.
 
@@ -198,19 +206,19 @@ def recurrent_actor_critic(
     >>> import shoal
     >>> spec = shoal.make("CartPole-v1").spec
     >>> network = recurrent_actor_critic("gru", 16, hidden=())(jax.random.key(0), spec, num_outputs=2)
-    >>> features, begins = network.encoder(jnp.zeros((5, 3, 4))), jnp.zeros((5, 3), bool)
-    >>> outputs, value, carry = network.unroll(features, begins, network.rest(3))
+    >>> features, episode_starts = network.encoder(jnp.zeros((5, 3, 4))), jnp.zeros((5, 3), bool)
+    >>> outputs, value, carry = network.unroll(features, episode_starts, network.initial_carry(3))
     >>> outputs.shape, value.shape
     ((5, 3, 2), (5, 3))
     """
     check_activation(activation)
 
-    def part(key: Array, sizes: tuple[int, ...], num_out: int, gain: float) -> Remembering:
+    def part(key: Array, sizes: tuple[int, ...], num_out: int, gain: float) -> RecurrentHead:
         key_core, key_head, *keys = jax.random.split(key, len(sizes) + 1)
         ends = zip(keys, sizes[:-1], sizes[1:], strict=True)
         layers = [Dense(*end, INITIALIZERS[init]) for end in ends]
         core = CORES[kind](key_core, sizes[-1], size)
-        return Remembering(layers, core, Dense(key_head, size, num_out, orthogonal(gain)), activation)
+        return RecurrentHead(layers, core, Dense(key_head, size, num_out, orthogonal(gain)), activation)
 
     return put_together(
         RecurrentActorCritic,

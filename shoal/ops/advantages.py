@@ -94,7 +94,7 @@ def rewards_to_go(
     return sums
 
 
-def standardise_advantages(advantage: Array, weight: Array, across: tuple[str, ...] = ()) -> Array:
+def standardise_advantages(advantage: Array, weight: Array, axes: tuple[str, ...] = ()) -> Array:
     """Mean 0 and deviation 1 over the valid samples; a lone sample stays finite."""
-    centred = advantage - weighted_mean(advantage, weight, across)
-    return centred / (jnp.sqrt(weighted_mean(centred**2, weight, across)) + 1e-8)
+    centred = advantage - weighted_mean(advantage, weight, axes)
+    return centred / (jnp.sqrt(weighted_mean(centred**2, weight, axes)) + 1e-8)

@@ -60,9 +60,9 @@ def approximate_kl(log_ratio: Array) -> Array:
     return jnp.expm1(log_ratio) - log_ratio
 
 
-def explained_variance(value: Array, target: Array, weight: Array, across: tuple[str, ...] = ()) -> Array:
+def explained_variance(value: Array, target: Array, weight: Array, axes: tuple[str, ...] = ()) -> Array:
     """1 - Var(target - V) / Var(target); NaN where the target does not vary."""
-    spread = lambda x: weighted_mean((x - weighted_mean(x, weight, across)) ** 2, weight, across)
+    spread = lambda x: weighted_mean((x - weighted_mean(x, weight, axes)) ** 2, weight, axes)
     varies = spread(target) > 0
     return jnp.where(varies, 1 - spread(target - value) / jnp.where(varies, spread(target), 1.0), jnp.nan)
 
@@ -74,10 +74,10 @@ def shares(terms: dict[str, Array]) -> dict[str, Array]:
     return parts | {"loss/total": jnp.asarray(sum(terms.values()))}
 
 
-def steer(kl_coef: Array, kl: Array, goal: Array) -> Array:
+def adapt_kl_coef(kl_coef: Array, kl: Array, goal: Array) -> Array:
     """Double the penalty's weight after too large a step, halve it after too small a one.
 
-    >>> [steer(1.0, kl, 0.01).item() for kl in (0.1, 0.01, 0.001)]
+    >>> [adapt_kl_coef(1.0, kl, 0.01).item() for kl in (0.1, 0.01, 0.001)]
     [2.0, 1.0, 0.5]
     """
     factor = jnp.where(kl > 1.5 * goal, 2.0, jnp.where(kl < goal / 1.5, 0.5, 1.0))

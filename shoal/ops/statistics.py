@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.distributed.mesh import add_up
+from shoal.distributed.mesh import psum
 
 
 class Running(NamedTuple):
@@ -21,19 +21,19 @@ def empty(shape: tuple[int, ...] = ()) -> Running:
     return Running(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
 
 
-def summarise(x: Array, weight: Array, across: tuple[str, ...] = ()) -> Running:
+def summarise(x: Array, weight: Array, axes: tuple[str, ...] = ()) -> Running:
     """Statistics of `x` over the leading axes it shares with `weight` (1 counts, 0 does not).
 
-    Where the data is divided `across` devices, they are of all of it.
+    Where the data is divided over mapped `axes`, they are of all of it.
     """
     weight = weight.astype(jnp.float32)
-    axes = tuple(range(weight.ndim))
+    leading = tuple(range(weight.ndim))
     w = weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
     x = x.astype(jnp.float32)
-    count, total = add_up((jnp.sum(weight), jnp.sum(w * x, axes)), across)
+    count, total = psum((jnp.sum(weight), jnp.sum(w * x, leading)), axes)
     mean = total / jnp.maximum(count, 1.0)
-    m2 = jnp.sum(w * (x - jnp.broadcast_to(mean, x.shape)) ** 2, axes)
-    return Running(count, mean, add_up(m2, across))
+    m2 = jnp.sum(w * (x - jnp.broadcast_to(mean, x.shape)) ** 2, leading)
+    return Running(count, mean, psum(m2, axes))
 
 
 def merge(a: Running, b: Running) -> Running:
@@ -74,7 +74,7 @@ def standardise(x: Array, s: Running, clip: float | Array, eps: float = 1e-8) ->
     return jnp.clip((x - mean) / deviation, -clip, clip)
 
 
-def weighted_mean(x: Array, weight: Array, across: tuple[str, ...] = ()) -> Array:
-    """sum(w x) / sum(w), and 0 where nothing has weight; of data divided `across` devices, if it is."""
-    total, count = add_up((jnp.sum(x * weight), jnp.sum(weight)), across)
+def weighted_mean(x: Array, weight: Array, axes: tuple[str, ...] = ()) -> Array:
+    """sum(w x) / sum(w), and 0 where nothing has weight; summed over mapped `axes`, if any."""
+    total, count = psum((jnp.sum(x * weight), jnp.sum(weight)), axes)
     return total / jnp.maximum(count, 1e-8)

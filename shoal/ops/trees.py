@@ -84,7 +84,7 @@ def where_rows(condition: Array, yes: Tree, no: Tree) -> Tree:
     return jax.tree.map(lambda a, b: jnp.where(align(condition, a), a, b), yes, no)
 
 
-def in_groups(size: int, function: Callable, in_axes: tuple) -> Callable:
+def vmap_in_groups(size: int, function: Callable, in_axes: tuple) -> Callable:
     """`jax.vmap(function, in_axes)`, computed `size` rows at a time; a group is the mapped axis `group`."""
 
     def mapped(*args):

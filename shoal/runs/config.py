@@ -13,14 +13,10 @@ import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.exchanges.make import ExchangeConfig
-from shoal.learners.dqn import DQNConfig
-from shoal.learners.ppo import PPOConfig
-from shoal.learners.td3 import TD3Config
+from shoal.learners.registry import ALGORITHMS, name_of
 from shoal.runs.files import disk_errors, read_json, write_text
 from shoal.training.config import TrainConfig
 
-ALGORITHMS = {"ppo": PPOConfig, "td3": TD3Config, "dqn": DQNConfig}
-"""Settings by the name of the algorithm."""
 TUPLES = {"hidden": int, "critic_hidden": int, "split_hidden": int, "split_keys": str, "freeze": int}
 """Settings that are several numbers or names; one may stand by itself."""
 LISTS = {
@@ -76,9 +72,10 @@ def _only_settings(entry: dict[str, Any]) -> dict[str, Any]:
 def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
     """A configuration from one flat mapping of names to values; several exchanges are a list of mappings."""
     settings = dict(settings)
-    algo = ALGORITHMS.get(name := settings.pop("algo", "ppo"))
-    if algo is None:
+    name = settings.pop("algo", "ppo")
+    if name not in ALGORITHMS:
         raise ShoalError(f"unknown algorithm {name!r}; choose from {', '.join(ALGORITHMS)}")
+    algo = ALGORITHMS[name].config
     inner = {f.name for f in fields(algo)}
     outer = {f.name for f in fields(TrainConfig)} - {"algo", "exchanges"}
     _refuse_unknown(settings.keys() - inner - outer - EXCHANGE_NAMES)
@@ -110,7 +107,7 @@ def _listed(name: str, texts: Any, form: str) -> tuple[str, ...]:
 
 def to_settings(config: TrainConfig) -> dict[str, Any]:
     """The flat mapping that `from_settings` reads back."""
-    name = next(name for name, kind in ALGORITHMS.items() if isinstance(config.algo, kind))
+    name = name_of(config.algo)
     outer = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in ("algo", "exchanges")}
     inner = {f.name: getattr(config.algo, f.name) for f in fields(config.algo)}
     return {"env": outer.pop("env"), "algo": name} | outer | inner | _exchange_settings(config.exchanges)

@@ -22,7 +22,7 @@ TEMPORARY = ".tmp-"
 _FULL = "free some space; the same command then resumes"
 _FORBIDDEN = "choose a folder you may write to with --out"
 _IN_THE_WAY = "move the file that is in the way, or choose another folder with --out"
-ADVICE = {
+REMEDIES = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EROFS: _FORBIDDEN,
@@ -40,8 +40,8 @@ def disk_errors(action: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = ADVICE.get(error.errno or 0, "check the disk and the path")
-        raise ShoalError(f"cannot {action} {path}: {error.strerror or error}; {advice}") from error
+        remedy = REMEDIES.get(error.errno or 0, "check the disk and the path")
+        raise ShoalError(f"cannot {action} {path}: {error.strerror or error}; {remedy}") from error
 
 
 def read_json(path: str | Path) -> Any:

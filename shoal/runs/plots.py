@@ -142,16 +142,18 @@ def _labels(runs: list[Path]) -> dict[Path, str]:
 
 def _plot_run(table: dict[str, np.ndarray], label: str, folder: Path) -> list[Path]:
     returns, rates = pivot(table, "return_mean"), speed(table)
-    begins = lambda *starts: [name for name in table if name.startswith(starts)]
+    episode_starts = lambda *starts: [name for name in table if name.startswith(starts)]
     panels = {
-        "losses": begins("loss/") + [name for name in DIAGNOSTICS if name in table],
-        "together": begins("disagreement/", "exchange/", "privacy/epsilon"),
-        "team": begins("return_agent", "return_team", "win_rate_team"),
+        "losses": episode_starts("loss/") + [name for name in DIAGNOSTICS if name in table],
+        "together": episode_starts("disagreement/", "exchange/", "privacy/epsilon"),
+        "team": episode_starts("return_agent", "return_team", "win_rate_team"),
     }
     written = [write_figure(folder / "returns.png", lambda figure: _draw_returns(figure, returns, label))]
     for title, names in panels.items():
-        told = [name for name in names if np.isfinite(table[name]).any() and table[name].any()]
-        curves = {name: pivot(table, name) for name in told}
+        broadcast_from_first = [
+            name for name in names if np.isfinite(table[name]).any() and table[name].any()
+        ]
+        curves = {name: pivot(table, name) for name in broadcast_from_first}
         if curves:
             size = (4.0 * min(3, len(curves)), 2.7 * -(-len(curves) // 3) + 0.3)
             draw = partial(_draw_panels, curves=curves, title=label)

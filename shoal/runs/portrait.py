@@ -16,7 +16,8 @@ from shoal.runs.checkpoint import newest_meta
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.plots import PALETTE, write_figure
 from shoal.runs.session import choose, open_run, world_of
-from shoal.training.evaluate import Trajectory, greedy, trajectory
+from shoal.training.episode import Trajectory, trajectory
+from shoal.training.evaluate import greedy
 from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Tree
 
 CELLS = 161
@@ -93,8 +94,8 @@ def over_plane(view: View, spec: EnvSpec, learner: Learner, state: LearnerState)
     *numbers, _ = np.broadcast_arrays(*view.observe(across, up), across)
     obs = np.stack(numbers, -1).astype(np.float32)  # (CELLS * CELLS, numbers)
     noise = trees.take(greedy(learner).draw(jax.random.key(0), (1, len(obs))), 0)
-    begins = np.ones(len(obs), bool)
-    action, _ = jax.jit(learner.act)(learner.visit(state, len(obs)), obs, noise, begins)
+    episode_starts = np.ones(len(obs), bool)
+    action, _ = jax.jit(learner.act)(learner.for_evaluation(state, len(obs)), obs, noise, episode_starts)
     first = bounded(spec, action).reshape(CELLS, CELLS, -1)[..., 0]
     bound = np.max(np.abs([spec.action.low, spec.action.high])) if isinstance(spec.action, Box) else None
     return Maps(x, y, first, expected(learner, state, obs).reshape(CELLS, CELLS), bound)

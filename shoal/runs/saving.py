@@ -8,8 +8,8 @@ from pathlib import Path
 
 import jax
 
-from shoal.distributed.mesh import from_places, to_places
-from shoal.distributed.processes import decided, fetch, put, rank, share
+from shoal.distributed.mesh import from_device_order, to_device_order
+from shoal.distributed.processes import fetch, put, rank, run_on_first, share
 from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.training.program import Trainer, TrainState
@@ -20,12 +20,12 @@ def save(trainer: Trainer, state: TrainState, folder: Path, step: int, meta: dic
     """Write a checkpoint of everything the run needs to go on."""
     parts = fetch(saved_parts(trainer, state))
     if rank() == 0:
-        checkpoint.save(folder / "checkpoints", step, in_order(trainer, parts), meta)
+        checkpoint.save(folder / "checkpoints", step, to_saved_order(trainer, parts), meta)
 
 
 def restore(trainer: Trainer, fresh: TrainState, folder: Path) -> tuple[TrainState, dict]:
     """The newest whole checkpoint on the devices; `fresh` gives its shapes and, if need be, new episodes."""
-    like = jax.eval_shape(partial(in_order, trainer), saved_parts(trainer, fresh))
+    like = jax.eval_shape(partial(to_saved_order, trainer), saved_parts(trainer, fresh))
     loaded: list[tuple[Tree, dict]] = []
 
     def load() -> dict:
@@ -34,9 +34,9 @@ def restore(trainer: Trainer, fresh: TrainState, folder: Path) -> tuple[TrainSta
         loaded.append(found)
         return found[1]
 
-    meta = decided(load)
+    meta = run_on_first(load)
     parts = loaded[0][0] if loaded else jax.tree.map(_nothing, like)
-    return put_back(trainer, fresh, share(parts)), meta
+    return from_saved_order(trainer, fresh, share(parts)), meta
 
 
 def saved_parts(trainer: Trainer, state: TrainState) -> dict[str, Tree]:
@@ -47,38 +47,38 @@ def saved_parts(trainer: Trainer, state: TrainState) -> dict[str, Tree]:
         "keys": state.keys,
         "key": state.key,
         "iteration": state.iteration,
-        "episodes": state.worlds.episodes,
+        "episodes": state.envs.episodes,
     }
     if trainer.recipe.spec.exact_resume:
-        parts |= {"world": state.worlds.state, "time_step": state.worlds.step}
+        parts |= {"world": state.envs.state, "time_step": state.envs.step}
     return parts
 
 
-def in_order(trainer: Trainer, parts: dict[str, Tree]) -> dict[str, Tree]:
+def to_saved_order(trainer: Trainer, parts: dict[str, Tree]) -> dict[str, Tree]:
     """The parts with what lies device by device brought into the order of learners and environments."""
     parts = parts | {"exchange": trees.pack(parts["exchange"])}
     if "world" not in parts:
         return parts
-    by_learner = partial(from_places, mesh=trainer.mesh, num_learners=trainer.config.learners)
+    by_learner = partial(from_device_order, mesh=trainer.mesh, num_learners=trainer.config.learners)
     return parts | {"world": jax.tree.map(by_learner, parts["world"])}
 
 
-def put_back(trainer: Trainer, fresh: TrainState, parts: dict[str, Tree]) -> TrainState:
+def from_saved_order(trainer: Trainer, fresh: TrainState, parts: dict[str, Tree]) -> TrainState:
     """The state of a run from its parts, on the devices."""
-    worlds, cohort = fresh.worlds, put(parts["cohort"], fresh.cohort)
-    episodes = put(parts["episodes"], worlds.episodes)
+    envs, cohort = fresh.envs, put(parts["cohort"], fresh.cohort)
+    episodes = put(parts["episodes"], envs.episodes)
     if "world" in parts:
-        laid_out = jax.tree.map(partial(to_places, mesh=trainer.mesh), parts["world"])
-        state, step = put((laid_out, parts["time_step"]), (worlds.state, worlds.step))
-        worlds = worlds._replace(state=state, step=step, episodes=episodes)
+        laid_out = jax.tree.map(partial(to_device_order, mesh=trainer.mesh), parts["world"])
+        state, step = put((laid_out, parts["time_step"]), (envs.state, envs.step))
+        envs = envs._replace(state=state, step=step, episodes=episodes)
     else:  # in new episodes
-        begun = {name: getattr(worlds.episodes, name) for name in ("running_return", "running_length")}
-        worlds = worlds._replace(episodes=episodes._replace(**begun))
+        begun = {name: getattr(envs.episodes, name) for name in ("running_return", "running_length")}
+        envs = envs._replace(episodes=episodes._replace(**begun))
         places = jax.tree.map(lambda x: x.sharding, fresh.cohort)
-        cohort = jax.jit(jax.vmap(trainer.learner.abandon), out_shardings=places)(cohort)
+        cohort = jax.jit(jax.vmap(trainer.learner.on_restart), out_shardings=places)(cohort)
     return TrainState(
         cohort=cohort,
-        worlds=worlds,
+        envs=envs,
         exchange=put(trees.unpack(parts["exchange"], fetch(fresh.exchange)), fresh.exchange),
         keys=put(parts["keys"], fresh.keys),
         key=put(parts["key"], fresh.key),

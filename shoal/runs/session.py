@@ -14,13 +14,20 @@ import jax
 import numpy as np
 
 from shoal.distributed.mesh import num_processes
-from shoal.distributed.processes import FailedElsewhere, connect, decided, fetch, rank, told
+from shoal.distributed.processes import (
+    FailedElsewhere,
+    broadcast_from_first,
+    connect,
+    fetch,
+    rank,
+    run_on_first,
+)
 from shoal.envs.adapters.gymnasium import EnvironmentCrashed
 from shoal.envs.registry import make
 from shoal.envs.worlds import parameters
 from shoal.envs.worlds.levels import has_levels, level_options
 from shoal.errors import ShoalError
-from shoal.exchanges.mixing import merged
+from shoal.exchanges.mixing import mean_learner
 from shoal.learners.wrappers.match import both, match
 from shoal.ops import trees
 from shoal.runs import checkpoint, saving
@@ -35,12 +42,13 @@ from shoal.runs.config import (
 from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.lineage import read_lineage, schedule_of
 from shoal.runs.metrics import write_summary
-from shoal.runs.writer import Scribe, speeds
+from shoal.runs.writer import RunWriter, speeds
 from shoal.training.config import TrainConfig
 from shoal.training.evaluate import Evaluation, evaluate, summarise, visits
-from shoal.training.loop import Clock, Report, pulses
+from shoal.training.loop import Clock, Report, progress_reports
+from shoal.training.parts import make_learner, mesh_for, worlds_of
 from shoal.training.profile import Profile
-from shoal.training.program import Trainer, TrainState, make_learner, make_trainer, mesh_for, worlds_of
+from shoal.training.program import Trainer, TrainState, make_trainer
 from shoal.types import EnvRecipe, Learner, LearnerState, Tree
 
 SAVE_SECONDS = 30.0
@@ -85,13 +93,13 @@ def open_session(
     folder = Path(folder or default_folder(config))
     devices = mesh_for(config, recipe.spec, mesh)
     connect()
-    found = decided(lambda: None if clobber else resumable(folder, config))
+    found = run_on_first(lambda: None if clobber else resumable(folder, config))
     if found and found["iteration"] >= config.num_iterations:
         return config.steps_after(found["iteration"])
     trainer = make_trainer(config, recipe=recipe, mesh=devices, start=found["iteration"] if found else 0)
     lock = FolderLock()
-    decided(lambda: prepare(folder, lock, config, clobber))
-    state, timed = trainer.begin(), Profile() if profile else None
+    run_on_first(lambda: prepare(folder, lock, config, clobber))
+    state, timed = trainer.init(), Profile() if profile else None
     if not found:
         return Session(folder, trainer, state, None, Clock(), lock, timed)
     state, meta = saving.restore(trainer, state, folder)
@@ -143,16 +151,16 @@ def watch(session: Session) -> Generator[Report, None, None]:
     report, saved_step, saved_at, best = None, session.resumed_step, time.monotonic(), -np.inf
     in_step = True  # whether every process is at the same point
     try:
-        with scribe_for(session) as scribe:
-            for report in pulses(session.trainer, session.state, session.profile):
+        with open_writer(session) as writer:
+            for report in progress_reports(session.trainer, session.state, session.profile):
                 report = report.after(session.clock)
                 check_finite(report)
-                if scribe:
-                    scribe.write(report)
+                if writer:
+                    writer.write(report)
                 yield report
                 waited, score = time.monotonic() - saved_at, top_score(report)
                 better = report.due and score > best and waited > SAVE_SECONDS / 6
-                if told(int(waited > SAVE_SECONDS or better)):
+                if broadcast_from_first(int(waited > SAVE_SECONDS or better)):
                     save(session, report)
                     saved_step, saved_at, best = report.step, time.monotonic(), max(best, score)
     except Exception as error:
@@ -164,12 +172,12 @@ def watch(session: Session) -> Generator[Report, None, None]:
         session.lock.release()
 
 
-def scribe_for(session: Session) -> AbstractContextManager[Scribe | None]:
+def open_writer(session: Session) -> AbstractContextManager[RunWriter | None]:
     """Who writes down what happens: the first of the processes."""
     config = session.trainer.config
     hypers = fetch(session.state.cohort.hypers)._asdict() if config.selection_every else {}
     evolved = {name: hypers[name] for name in config.priors} if config.selection_every else {}
-    return Scribe(session.folder, session.resumed_step, evolved) if rank() == 0 else nullcontext()
+    return RunWriter(session.folder, session.resumed_step, evolved) if rank() == 0 else nullcontext()
 
 
 def worth_saving(report: Report) -> bool:
@@ -276,12 +284,14 @@ def choose(opened: Opened, which: str) -> tuple[list[int | str], LearnerState]:
     """
     num = opened.config.learners
     if which == "all" and any(not exchange.selects for exchange in opened.config.exchanges):
-        with_mean = jax.tree.map(lambda *rows: np.concatenate(rows), opened.cohort, merged(opened.cohort))
+        with_mean = jax.tree.map(
+            lambda *rows: np.concatenate(rows), opened.cohort, mean_learner(opened.cohort)
+        )
         return [*range(num), "mean"], with_mean
     if which == "all":
         return list(range(num)), opened.cohort
     if which == "mean":
-        return ["mean"], merged(opened.cohort)
+        return ["mean"], mean_learner(opened.cohort)
     if which != "best" and not (which.isdigit() and int(which) < num):
         raise ShoalError(f"no learner {which!r}; choose best, mean, all or 0 to {num - 1}")
     index = opened.best if which == "best" else int(which)
@@ -334,7 +344,7 @@ def places(opened: Opened, names: list[int | str], episodes: int, each: bool) ->
         return None
     own = worlds_of(config, spec)
     fresh = (
-        parameters.unseen(spec, config.env_spread, episodes, config.seed)
+        parameters.draw_unseen_worlds(spec, config.env_spread, episodes, config.seed)
         if config.env_spread
         else parameters.between(own, episodes, config.seed)
     )

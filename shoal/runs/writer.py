@@ -10,7 +10,7 @@ from shoal.runs.metrics import MetricsWriter
 from shoal.training.loop import Report
 
 
-class Scribe:
+class RunWriter:
     """One run's files of numbers; a context manager.
 
     `evolved` are the hyperparameters a population begins with, (L,) each; none where nothing is selected.
@@ -22,7 +22,7 @@ class Scribe:
         if evolved:
             begin_lineage(folder, dict(evolved), resumed_step)
 
-    def __enter__(self) -> "Scribe":
+    def __enter__(self) -> "RunWriter":
         return self
 
     def __exit__(self, *exception) -> None:

@@ -7,12 +7,10 @@ from shoal.errors import ShoalError
 from shoal.exchanges.exploration import Prior, read_priors
 from shoal.exchanges.make import ExchangeConfig
 from shoal.exchanges.population import check_schedule
-from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig
-from shoal.learners.td3 import TD3Config
 
-Algorithm: TypeAlias = PPOConfig | TD3Config | DQNConfig
-"""A learner's settings; which they are says what kind of learner it is."""
+AlgorithmConfig: TypeAlias = Any
+"""A learner's settings (`PPOConfig`, `TD3Config` ...); their class says which algorithm it is."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,7 @@ class TrainConfig:
 
     env: str
     """Environment id, e.g. CartPole-v1; jax:, envpool: or gym: before it forces a backend."""
-    algo: Algorithm = field(default_factory=PPOConfig)
+    algo: AlgorithmConfig = field(default_factory=PPOConfig)
     """The learner's settings."""
     steps: int = 100_000
     """Environment steps per learner, rounded up to whole rollouts."""

@@ -10,11 +10,19 @@ import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding
 
-from shoal.distributed.mesh import ROWS, WHOLE, make_mesh, on_each_device
+from shoal.distributed.mesh import BY_LEARNER, REPLICATED, make_mesh, on_each_device
 from shoal.envs.adapters.gymnasium import raise_crash
 from shoal.errors import ShoalError
 from shoal.ops import trees
-from shoal.training.rollout import Worlds, begin, outcome, score
+from shoal.training.rollout import (
+    EnvStates,
+    accumulate_scores,
+    act,
+    begin_acting,
+    draw_noise,
+    raw_outcome,
+    reset_envs,
+)
 from shoal.training.scores import by_team, team_return
 from shoal.types import Env, EnvRecipe, EnvSpec, Learner, LearnerState, Tree
 
@@ -176,130 +184,84 @@ def summarise(
     )
 
 
-class Trajectory(NamedTuple):
-    """One episode of T steps."""
-
-    obs: Tree  # (T + 1, ...) the last one included, on which nobody acted
-    action: Tree  # (T, ...) as the learner gave it, before the environment clips it
-    reward: np.ndarray  # (T,) raw
-
-
-def episode(
-    recipe: EnvRecipe,
-    learner: Learner,
-    cohort: LearnerState,
-    seed: int = 0,
-    max_steps: int = 1000,
-    params: Tree | None = None,
-    sampled: bool = False,
-) -> Iterator[tuple[np.ndarray, float]]:
-    """Pictures and raw rewards of one episode of a cohort of one, greedy or `sampled`, step by step.
-
-    `params` is the world to play it in, () per leaf; the default one unless given.
-    """
-    env = recipe.build(_episode_seeds(seed), True)
-    for moment in _moments(env, player(learner, sampled), cohort, seed, max_steps, params):
-        yield env.render(moment.state, 0), moment.reward
-
-
-def trajectory(
-    recipe: EnvRecipe,
-    learner: Learner,
-    cohort: LearnerState,
-    seed: int = 0,
-    max_steps: int = 1000,
-    params: Tree | None = None,
-) -> Trajectory:
-    """What was seen, done and paid in that same greedy episode, without pictures."""
-    env = recipe.build(_episode_seeds(seed), False)
-    moments = list(_moments(env, greedy(learner), cohort, seed, max_steps, params))
-    line_up = lambda steps: jax.tree.map(lambda *rows: np.concatenate(rows), *steps)
-    return Trajectory(
-        obs=line_up([moment.obs for moment in moments]),
-        action=line_up([moment.action for moment in moments[1:]]),
-        reward=np.array([moment.reward for moment in moments[1:]]),
-    )
-
-
-class _Moment(NamedTuple):
-    """How things are at one moment of an episode, and what led there."""
-
-    state: Tree  # (1, ...)
-    obs: Tree  # (1, ...)
-    action: Tree  # (1, ...); None at the start
-    reward: float
-
-
-def _episode_seeds(seed: int) -> np.ndarray:
-    """The one environment's, (1, 1)."""
-    return np.random.SeedSequence([seed, 11]).generate_state(1)[None]
-
-
-def _moments(
-    env: Env, learner: Learner, cohort: LearnerState, seed: int, max_steps: int, params: Tree | None
-) -> Iterator[_Moment]:
-    key_reset, key_play = jax.random.split(jax.random.key(seed))
-    _check_params(env.spec, params, ())
-    world = env.spec.params if params is None else params
-    params = jax.tree.map(lambda x: jnp.full(1, x, jnp.float32), world)
-    state, step = jax.jit(env.reset)(jax.random.split(key_reset, 1), params)
-    yield _Moment(state, step.obs, None, 0.0)
-    one = learner.visit(trees.take(cohort, 0), 1)
-
-    @jax.jit
-    def advance(t, memory, state, obs, begins):
-        key = jax.random.fold_in(key_play, t)
-        chance = trees.take(env.draw(jax.random.split(key, 1), state, 1), 0)
-        noise = trees.take(learner.draw(jax.random.fold_in(key, 1), (1, 1)), 0)
-        action, memory = learner.act(one._replace(memory=memory), obs, noise, begins)
-        state, step = env.step(state, action, chance)
-        reward, _, over = outcome(step, step.info)
-        return memory, state, step.obs, ~step.valid, action, (team_return(env.spec, reward)[0], over[0])
-
-    memory, obs, begins = one.memory, step.obs, ~step.valid
-    for t in range(max_steps):
-        memory, state, obs, begins, action, ending = advance(t, memory, state, obs, begins)
-        reward, over = jax.device_get(ending)
-        raise_crash()
-        yield _Moment(state, obs, action, float(reward))
-        if over:
-            return
-
-
 def _evaluations(
     recipe: EnvRecipe,
     learner: Learner,
     cohort: LearnerState,
     episodes: int,
     seed: int,
-    places: Iterable[Tree | None],
+    worlds: Iterable[Tree | None],
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Returns and lengths, (L, episodes) each, once for each of `places`; the program is compiled once."""
+    """Returns and lengths, (L, episodes) each, once for each of `worlds`; the program is compiled once."""
     num_learners = jax.tree.leaves(cohort)[0].shape[0]
     mesh = make_mesh(num_learners, parallel=recipe.spec.parallel)
     seeds = np.random.SeedSequence([seed, 7]).generate_state(num_learners * episodes)
     env = recipe.build(seeds.reshape(mesh.shape["learners"], -1), False)
-    keys = jax.random.split(jax.random.key(seed), (num_learners, episodes))
-    reset = jax.jit(on_each_device(mesh, partial(_begin, env), ROWS, ROWS))
-    local_play = partial(_play, env, learner)
-    play = jax.jit(on_each_device(mesh, local_play, (WHOLE, ROWS, ROWS, ROWS, ROWS), ROWS))
-    cohort = jax.vmap(lambda state: learner.visit(state, episodes))(cohort)
-    cohort = jax.device_put(cohort, NamedSharding(mesh, ROWS))  # it may come from more devices, or from none
+    key_reset, key_play = jax.random.split(jax.random.key(seed))
+    reset_keys = jax.random.split(key_reset, (num_learners, episodes))
+    play_keys = jax.random.split(key_play, num_learners)  # a learner's own, whatever device it is on
+    reset = jax.jit(on_each_device(mesh, partial(_begin, env), BY_LEARNER, BY_LEARNER))
+    specs = (REPLICATED, *[BY_LEARNER] * 5)
+    play = jax.jit(on_each_device(mesh, partial(_play, env, learner), specs, BY_LEARNER))
+    cohort = jax.vmap(lambda state: learner.for_evaluation(state, episodes))(cohort)
+    cohort = jax.device_put(cohort, NamedSharding(mesh, BY_LEARNER))  # it may come from other devices
 
-    def finish(worlds: Worlds, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
-        memory, models = cohort.memory, cohort._replace(memory=())
+    def finish(envs: EnvStates, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+        private, models = cohort.private, cohort._replace(private=())
         for chunk in range(PATIENCE // CHUNK):
-            key = jax.random.fold_in(jax.random.key(seed), chunk)
-            memory, worlds, tally = play(key, models, memory, worlds, tally)
+            private, envs, tally = play(np.int32(chunk), play_keys, models, private, envs, tally)
             done = np.all(tally.done)
             raise_crash()
             if done:
                 return np.asarray(tally.returns), np.asarray(tally.lengths)
         raise ShoalError(f"an episode of {recipe.spec.name} did not end within {PATIENCE:,} steps")
 
-    for params in places:
-        _check_params(recipe.spec, params, (num_learners, episodes))
-        yield finish(*reset(keys, params))
+    for params in worlds:
+        check_params(recipe.spec, params, (num_learners, episodes))
+        yield finish(*reset(reset_keys, params))
+
+
+def _begin(env: Env, keys: Array, params: Tree | None) -> tuple[EnvStates, Tally]:
+    given = env.spec.params if params is None else params
+    params = jax.tree.map(lambda x: jnp.full(keys.shape, x, jnp.float32), given)
+    envs = reset_envs(env, keys, params)
+    zero = jnp.zeros_like(envs.episodes.running_return)
+    return envs, Tally(jnp.zeros(keys.shape, bool), zero, jnp.zeros(keys.shape, jnp.int32))
+
+
+def _play(
+    env: Env,
+    learner: Learner,
+    chunk: Array,
+    keys: Array,
+    models: LearnerState,
+    private: Tree,
+    envs: EnvStates,
+    tally: Tally,
+) -> tuple[Tree, EnvStates, Tally]:
+    """`CHUNK` more steps of every learner; of each environment the first finished episode counts."""
+    keys = jax.vmap(jax.random.fold_in, (0, None))(keys, chunk)
+    cohort = models._replace(private=private)
+
+    def advance(carry, randomness):
+        acting, running, tally = carry
+        acting, _, step = act(env, learner, cohort, acting, *randomness)
+        running, (over, total, length) = accumulate_scores(running, raw_outcome(step, step.info))
+        first = over & ~tally.done
+        tally = Tally(
+            tally.done | over,
+            jnp.where(trees.align(first, total), total, tally.returns),
+            jnp.where(first, length, tally.lengths),
+        )
+        return (acting, running, tally), None
+
+    episodes = envs.episodes
+    running = (episodes.running_return, episodes.running_length)
+    start = (begin_acting(cohort, envs), running, tally)
+    (acting, running, tally), _ = jax.lax.scan(advance, start, draw_noise(env, learner, CHUNK, keys, envs))
+    episodes = episodes._replace(running_return=running[0], running_length=running[1])
+    step = envs.step._replace(obs=acting.obs, valid=~acting.episode_starts)
+    return acting.private, EnvStates(acting.state, step, episodes), tally
 
 
 def _place(worlds: Tree, index: np.ndarray) -> Tree:
@@ -307,7 +269,7 @@ def _place(worlds: Tree, index: np.ndarray) -> Tree:
     return jax.tree.map(lambda x: np.asarray(x)[index], worlds)
 
 
-def _check_params(spec: EnvSpec, params: Tree | None, shape: tuple[int, ...]) -> None:
+def check_params(spec: EnvSpec, params: Tree | None, shape: tuple[int, ...]) -> None:
     """Refuse worlds of another environment, and any that would end up with the wrong learner."""
     if params is None:
         return
@@ -316,50 +278,3 @@ def _check_params(spec: EnvSpec, params: Tree | None, shape: tuple[int, ...]) ->
     shapes = {np.shape(leaf) for leaf in jax.tree.leaves(params)} - {shape}
     if shapes:
         raise ShoalError(f"parameters of {spec.name} must be {shape} per leaf here, not {shapes.pop()}")
-
-
-def _begin(env: Env, keys: Array, params: Tree | None) -> tuple[Worlds, Tally]:
-    given = env.spec.params if params is None else params
-    params = jax.tree.map(lambda x: jnp.full(keys.shape, x, jnp.float32), given)
-    worlds = begin(env, keys, params)
-    nothing = jnp.zeros_like(worlds.episodes.running_return)
-    return worlds, Tally(jnp.zeros(keys.shape, bool), nothing, jnp.zeros(keys.shape, jnp.int32))
-
-
-def _play(
-    env: Env,
-    learner: Learner,
-    key: Array,
-    models: LearnerState,
-    memory: Tree,
-    worlds: Worlds,
-    tally: Tally,
-) -> tuple[Tree, Worlds, Tally]:
-    num_learners, num_envs = tally.done.shape
-    key = jax.random.fold_in(key, jax.lax.axis_index("learners"))
-    chance = env.draw(jax.random.split(key, num_learners * num_envs), worlds.state, CHUNK)
-    noise = jax.vmap(lambda key: learner.draw(key, (CHUNK, num_envs)), out_axes=1)(
-        jax.random.split(jax.random.fold_in(key, 1), num_learners)
-    )
-
-    def advance(carry, randomness):
-        memory, state, obs, begins, running, tally = carry
-        noise, chance = randomness
-        action, memory = jax.vmap(learner.act)(models._replace(memory=memory), obs, noise, begins)
-        state, rows = env.step(state, trees.merge_axes(action), chance)
-        step = trees.split_axis(rows, num_learners)
-        running, (over, total, length) = score(running, outcome(step, step.info))
-        first = over & ~tally.done
-        tally = Tally(
-            tally.done | over,
-            jnp.where(trees.align(first, total), total, tally.returns),
-            jnp.where(first, length, tally.lengths),
-        )
-        return (memory, state, step.obs, ~step.valid, running, tally), None
-
-    episodes = worlds.episodes
-    running = (episodes.running_return, episodes.running_length)
-    start = (memory, worlds.state, worlds.step.obs, ~worlds.step.valid, running, tally)
-    (memory, state, obs, begins, running, tally), _ = jax.lax.scan(advance, start, (noise, chance))
-    episodes = episodes._replace(running_return=running[0], running_length=running[1])
-    return memory, Worlds(state, worlds.step._replace(obs=obs, valid=~begins), episodes), tally

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from shoal.distributed.processes import FailedElsewhere, anywhere, fetch, told
+from shoal.distributed.processes import FailedElsewhere, broadcast_from_first, fetch, first_rank_where
 from shoal.envs.adapters.gymnasium import take_crash
 from shoal.training.config import TrainConfig
 from shoal.training.profile import Profile, staged
-from shoal.training.program import Pulse, Trainer, TrainState, make_trainer
-from shoal.training.scores import scores
+from shoal.training.program import Progress, Trainer, TrainState, make_trainer
+from shoal.training.scores import score_metrics
 
-Advance: TypeAlias = Callable[[TrainState, Any], tuple[TrainState, Pulse]]
+Advance: TypeAlias = Callable[[TrainState, Any], tuple[TrainState, Progress]]
 """So many iterations further."""
-PULSE_SECONDS = 0.5
+PROGRESS_SECONDS = 0.5
 """About how long the compiled program runs before Python looks up."""
 
 
@@ -77,11 +77,11 @@ def train(config: TrainConfig, **parts) -> Iterator[Report]:
     1024 (2,)
     """
     trainer = make_trainer(config, **parts)
-    return (report for report in pulses(trainer, trainer.begin()) if report.due)
+    return (report for report in progress_reports(trainer, trainer.init()) if report.due)
 
 
-def pulses(trainer: Trainer, state: TrainState, profile: Profile | None = None) -> Iterator[Report]:
-    """Train to the end from `state`, with a sign of life about every `PULSE_SECONDS`.
+def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | None = None) -> Iterator[Report]:
+    """Train to the end from `state`, with a sign of life about every `PROGRESS_SECONDS`.
 
     Where rows fall depends on the configuration alone, never on the clock. With a `profile`, the parts of
     each iteration are run and timed one by one.
@@ -91,7 +91,7 @@ def pulses(trainer: Trainer, state: TrainState, profile: Profile | None = None) 
     iteration, count, valid_steps = int(state.iteration), 1, 0
     advance = staged(trainer.stages, state, profile) if profile else compiled(trainer, state)
     compare = trainer.compare.lower(state).compile() if config.learners > 1 else None
-    anywhere(False)  # until everyone has compiled
+    first_rank_where(False)  # until everyone has compiled
     compile_seconds = time.perf_counter() - began
     selects = config.selection_every
     while iteration < config.num_iterations:
@@ -99,17 +99,17 @@ def pulses(trainer: Trainer, state: TrainState, profile: Profile | None = None) 
         ranking = (iteration // selects + 1) * selects if selects else row
         count = min(count, row - iteration, ranking - iteration)
         before = time.perf_counter()
-        state, pulse = run(advance, state, count)
+        state, progress = run(advance, state, count)
         now = time.perf_counter()
         iteration += count
-        valid_steps += int(np.sum(pulse.valid_steps))
+        valid_steps += int(np.sum(progress.valid_steps))
         due, selected = iteration == row, bool(selects) and iteration == ranking
-        metrics = pulse.metrics | scores(trainer.recipe.spec, state.worlds.episodes)
+        metrics = progress.metrics | score_metrics(trainer.recipe.spec, state.envs.episodes)
         if due or selected:
             hypers = fetch(state.cohort.hypers)
             metrics |= {f"hypers/{name}": getattr(hypers, name) for name in config.evolving}
         if due and compare:
-            metrics |= fetch(compare(state)) | trainer.exchange.account(metrics)
+            metrics |= fetch(compare(state)) | trainer.exchange.derive_metrics(metrics)
         if due and profile:
             metrics |= {name: np.full(config.learners, x) for name, x in profile.row().items()}
         yield Report(
@@ -118,13 +118,13 @@ def pulses(trainer: Trainer, state: TrainState, profile: Profile | None = None) 
             due=due,
             selected=selected,
             metrics=metrics,
-            bad_rewards=pulse.bad_rewards,
+            bad_rewards=progress.bad_rewards,
             clock=Clock(now - began, compile_seconds, valid_steps),
             state=state,
         )
         if profile:
             profile.add("logging", time.perf_counter() - now)
-        count = told(max(1, min(2 * count, int(PULSE_SECONDS * count / (now - before)))))
+        count = broadcast_from_first(max(1, min(2 * count, int(PROGRESS_SECONDS * count / (now - before)))))
 
 
 def compiled(trainer: Trainer, state: TrainState) -> Advance:
@@ -134,16 +134,16 @@ def compiled(trainer: Trainer, state: TrainState) -> Advance:
     """
     if trainer.learner.grouped or trainer.recipe.may_raise:
         return trainer.advance.lower(state, np.int32(1)).compile()
-    apart = lambda state: (state.cohort.memory, state._replace(cohort=state.cohort._replace(memory=())))
+    apart = lambda state: (state.cohort.private, state._replace(cohort=state.cohort._replace(private=())))
     program = trainer.advance_in_place.lower(*apart(state), np.int32(1)).compile()
     return lambda state, count: program(*apart(state), count)
 
 
-def run(advance: Advance, state: TrainState, count: int) -> tuple[TrainState, Pulse]:
+def run(advance: Advance, state: TrainState, count: int) -> tuple[TrainState, Progress]:
     """Advance and wait; an environment that raised meanwhile is reported as itself, by its process."""
-    state, pulse = advance(state, np.int32(count))
-    pulse = jax.device_get(pulse)
+    state, progress = advance(state, np.int32(count))
+    progress = jax.device_get(progress)
     crash = take_crash()
-    if (where := anywhere(crash is not None)) is not None:
+    if (where := first_rank_where(crash is not None)) is not None:
         raise crash or FailedElsewhere(f"rank {where} failed")
-    return state, pulse
+    return state, progress

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.training.program import Pulse, Stages, TrainState
+from shoal.training.program import Progress, Stages, TrainState
 from shoal.types import Tree
 
 PARTS = ("rollout", "optimisation", "exchange", "logging")
@@ -63,17 +63,17 @@ def staged(stages: Stages, state: TrainState, profile: Profile) -> Callable:
     update, shapes = _compiled(stages.update, *shapes)
     exchange, _ = _compiled(stages.exchange, *shapes)
 
-    def advance(state: TrainState, count: np.int32) -> tuple[TrainState, Pulse]:
+    def advance(state: TrainState, count: np.int32) -> tuple[TrainState, Progress]:
         valid_steps, bad_rewards = 0, False
-        pulse = None
+        progress = None
         for _ in range(count):
             state, rollout = profile.timed("rollout", collect, state)
-            state, pulse = profile.timed("optimisation", update, state, rollout)
-            state, pulse = profile.timed("exchange", exchange, state, pulse)
+            state, progress = profile.timed("optimisation", update, state, rollout)
+            state, progress = profile.timed("exchange", exchange, state, progress)
             profile.iterated()
-            valid_steps, bad_rewards = valid_steps + pulse.valid_steps, bad_rewards | pulse.bad_rewards
-        assert pulse is not None, "at least one iteration"
-        return state, Pulse(pulse.metrics, valid_steps, bad_rewards)
+            valid_steps, bad_rewards = valid_steps + progress.valid_steps, bad_rewards | progress.bad_rewards
+        assert progress is not None, "at least one iteration"
+        return state, Progress(progress.metrics, valid_steps, bad_rewards)
 
     return advance
 

@@ -1,4 +1,4 @@
-"""Collection: one scan, every environment, every learner of a device at once."""
+"""Rollouts: learners act in their environments, one step at a time, in one scan."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.distributed.mesh import all_shares, own_share
+from shoal.distributed.mesh import gather_shards, own_shard
 from shoal.ops import trees
 from shoal.types import Env, Learner, LearnerState, Rollout, TimeStep, Tree
 
@@ -27,17 +27,26 @@ class Episodes(NamedTuple):
     finished: Array  # (L,) int32, how many so far
 
 
-class Worlds(NamedTuple):
-    """Where every environment stands: its own state, the last time step, the scores."""
+class EnvStates(NamedTuple):
+    """All environments of a cohort: their own state, their last time step, their scores."""
 
     state: Tree
     step: TimeStep  # (L, E)
     episodes: Episodes
 
 
-def begin(env: Env, keys: Array, params: Tree, shards: int = 1) -> Worlds:
+class Acting(NamedTuple):
+    """What one step of acting hands to the next."""
+
+    private: Tree  # the learners', leading L
+    state: Tree  # the environments'
+    obs: Tree  # (L, E, ...)
+    episode_starts: Array  # (L, E)
+
+
+def reset_envs(env: Env, keys: Array, params: Tree, shards: int = 1) -> EnvStates:
     """Reset every environment. keys (L, E); params (L, E) per leaf, of all `shards` devices' environments."""
-    keys, params = jax.tree.map(lambda x: own_share(x, 1, shards), (keys, params))
+    keys, params = jax.tree.map(lambda x: own_shard(x, 1, shards), (keys, params))
     num_learners, num_envs = keys.shape
     state, step = env.reset(keys.reshape(-1), trees.merge_axes(params))
     agents = step.reward.shape[1:]
@@ -48,22 +57,53 @@ def begin(env: Env, keys: Array, params: Tree, shards: int = 1) -> Worlds:
         lengths=jnp.full((num_learners, WINDOW), jnp.nan, jnp.float32),
         finished=jnp.zeros(num_learners, jnp.int32),
     )
-    return Worlds(state, trees.split_axis(step, num_learners), episodes)
+    return EnvStates(state, trees.split_axis(step, num_learners), episodes)
 
 
-def begin_anew(
-    env: Env, learner: Learner, keys: Array, cohort: LearnerState, worlds: Worlds, shards: int = 1
-) -> tuple[LearnerState, Worlds]:
-    """Every environment in a new episode of its world, keys (L,); the episodes under way count nowhere."""
+def restart_envs(
+    env: Env, learner: Learner, keys: Array, cohort: LearnerState, envs: EnvStates, shards: int = 1
+) -> tuple[LearnerState, EnvStates]:
+    """New episodes in every environment, in the same worlds; keys (L,). Unfinished episodes do not count."""
     assert env.restart is not None, "`make_trainer` asks for it"
-    num_learners, num_envs = worlds.step.valid.shape
+    num_learners, num_envs = envs.step.valid.shape
     row_keys = jax.vmap(lambda key: jax.random.split(key, num_envs * shards))(keys)
-    state, step = env.restart(own_share(row_keys, 1, shards).reshape(-1), worlds.state)
-    begun = {
-        name: jnp.zeros_like(getattr(worlds.episodes, name)) for name in ("running_return", "running_length")
+    state, step = env.restart(own_shard(row_keys, 1, shards).reshape(-1), envs.state)
+    zero = {
+        name: jnp.zeros_like(getattr(envs.episodes, name)) for name in ("running_return", "running_length")
     }
-    worlds = Worlds(state, trees.split_axis(step, num_learners), worlds.episodes._replace(**begun))
-    return jax.vmap(learner.abandon)(cohort), worlds
+    envs = EnvStates(state, trees.split_axis(step, num_learners), envs.episodes._replace(**zero))
+    return jax.vmap(learner.on_restart)(cohort), envs
+
+
+def draw_noise(
+    env: Env, learner: Learner, num_steps: int, keys: Array, envs: EnvStates, shards: int = 1
+) -> tuple[Tree, Tree]:
+    """The randomness of T steps, from keys (L,): for actions (T, L, E, ...), for environments (T, N, ...).
+
+    A learner's is the same on any number of devices: each draws for all `shards` and keeps its own part.
+    """
+    num_envs = envs.step.valid.shape[1] * shards
+    key_act, key_env = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+    noise = jax.vmap(lambda key: learner.draw(key, (num_steps, num_envs)), out_axes=1)(key_act)
+    noise = jax.tree.map(lambda x: own_shard(x, 2, shards), noise)
+    row_keys = jax.vmap(lambda key: jax.random.split(key, num_envs))(key_env)
+    return noise, env.draw(own_shard(row_keys, 1, shards).reshape(-1), envs.state, num_steps)
+
+
+def begin_acting(cohort: LearnerState, envs: EnvStates) -> Acting:
+    """Before the first step."""
+    return Acting(cohort.private, envs.state, envs.step.obs, ~envs.step.valid)
+
+
+def act(
+    env: Env, learner: Learner, cohort: LearnerState, acting: Acting, noise: Tree, chance: Tree
+) -> tuple[Acting, Tree, TimeStep]:
+    """One step of every learner in its environments; its actions and the time step, (L, E, ...)."""
+    state = cohort._replace(private=acting.private)
+    action, private = jax.vmap(learner.act)(state, acting.obs, noise, acting.episode_starts)
+    env_state, rows = env.step(acting.state, trees.merge_axes(action), chance)
+    step = trees.split_axis(rows, acting.episode_starts.shape[0])
+    return Acting(private, env_state, step.obs, ~step.valid), action, step
 
 
 def collect(
@@ -72,49 +112,41 @@ def collect(
     num_steps: int,
     keys: Array,
     cohort: LearnerState,
-    worlds: Worlds,
+    envs: EnvStates,
     shards: int = 1,
-) -> tuple[Worlds, LearnerState, Rollout]:
+) -> tuple[EnvStates, LearnerState, Rollout]:
     """Let every learner act for `num_steps` steps in its environments.
 
     keys (L,). Returns rollouts time-major, (T, L, E, ...), with `last_obs` (L, E, ...). Where `shards`
     devices share the learners, E are this device's environments; they see what they would see on one.
     """
-    num_learners, num_envs = worlds.step.valid.shape
-    key_act, key_env = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-    shape = (num_steps, num_envs * shards)
-    noise = jax.vmap(lambda key: learner.draw(key, shape), out_axes=1)(key_act)
-    noise = jax.tree.map(lambda x: own_share(x, 2, shards), noise)  # (T, L, E, ...)
-    row_keys = jax.vmap(lambda key: jax.random.split(key, num_envs * shards))(key_env)
-    row_keys = own_share(row_keys, 1, shards).reshape(-1)
-    chance = env.draw(row_keys, worlds.state, num_steps)  # (T, N, ...)
+    noise, chance = draw_noise(env, learner, num_steps, keys, envs, shards)
 
-    def advance(carry, randomness):
-        memory, state, obs, begins = carry
-        noise, chance = randomness
-        action, memory = jax.vmap(learner.act)(cohort._replace(memory=memory), obs, noise, begins)
-        state, rows = env.step(state, trees.merge_axes(action), chance)
-        step = trees.split_axis(rows, num_learners)
-        seen = Rollout(obs, action, step.reward, step.terminated, step.truncated, step.valid, ())
-        return (memory, state, step.obs, ~step.valid), (seen, step.info)
+    def advance(acting: Acting, randomness):
+        after, action, step = act(env, learner, cohort, acting, *randomness)
+        seen = Rollout(acting.obs, action, step.reward, step.terminated, step.truncated, step.valid, ())
+        return after, (seen, step.info)
 
-    begins = ~worlds.step.valid
-    start = (cohort.memory, worlds.state, worlds.step.obs, begins)
-    (memory, state, obs, _), (rollout, info) = jax.lax.scan(advance, start, (noise, chance))
+    start = begin_acting(cohort, envs)
+    last, (rollout, info) = jax.lax.scan(advance, start, (noise, chance))
     # Scores are counted afterwards: in the loop above each operation costs time, whatever its size.
-    episodes = worlds.episodes
+    episodes = envs.episodes
     running = (episodes.running_return, episodes.running_length)
-    running, finished = jax.lax.scan(score, running, outcome(rollout, info), unroll=4)
-    finished = jax.tree.map(lambda x: all_shares(x, 2, shards), finished)
+    running, finished = jax.lax.scan(accumulate_scores, running, raw_outcome(rollout, info), unroll=4)
+    finished = jax.tree.map(lambda x: gather_shards(x, 2, shards), finished)
     ring = (episodes.returns, episodes.lengths, episodes.finished)
-    ring = jax.vmap(remember, in_axes=(0, 1))(ring, finished)
-    last = worlds.step._replace(obs=obs, valid=rollout.valid[-1])
-    worlds = Worlds(state, last, Episodes(*running, *ring))
-    begins = jnp.concatenate([begins[None], ~rollout.valid[:-1]])
-    return worlds, cohort._replace(memory=memory), rollout._replace(last_obs=obs, begins=begins)
+    ring = jax.vmap(record_episodes, in_axes=(0, 1))(ring, finished)
+    step = envs.step._replace(obs=last.obs, valid=rollout.valid[-1])
+    episode_starts = jnp.concatenate([start.episode_starts[None], ~rollout.valid[:-1]])
+    rollout = rollout._replace(last_obs=last.obs, episode_starts=episode_starts)
+    return (
+        EnvStates(last.state, step, Episodes(*running, *ring)),
+        cohort._replace(private=last.private),
+        rollout,
+    )
 
 
-def outcome(seen: Rollout | TimeStep, info: dict[str, Array]) -> tuple[Array, Array, Array]:
+def raw_outcome(seen: Rollout | TimeStep, info: dict[str, Array]) -> tuple[Array, Array, Array]:
     """What a score is made of: the raw reward, whether it counts, whether the episode is over.
 
     An environment that shows its learner other rewards or other ends than its own says so in `info`.
@@ -124,7 +156,7 @@ def outcome(seen: Rollout | TimeStep, info: dict[str, Array]) -> tuple[Array, Ar
     return raw_reward, seen.valid, over
 
 
-def score(
+def accumulate_scores(
     running: tuple[Array, Array], step: tuple[Array, Array, Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
     """Add a step's outcome to the running returns and lengths; where an episode ends, hand them over."""
@@ -136,7 +168,7 @@ def score(
     return running, (over, total, length)
 
 
-def remember(
+def record_episodes(
     ring: tuple[Array, Array, Array], finished: tuple[Array, Array, Array]
 ) -> tuple[Array, Array, Array]:
     """Write a rollout's finished episodes, (T, E), into one learner's ring of the last `WINDOW`."""

@@ -11,7 +11,7 @@ from jax import Array
 from shoal.distributed.processes import fetch
 from shoal.ops import trees
 from shoal.training.rollout import Episodes
-from shoal.types import EnvSpec, Learner, LearnerState, Standing, Tree
+from shoal.types import EnvSpec, Learner, LearnerState, Scores, Tree
 
 PEERS = 8
 """How many others a learner's policy is compared with in reports."""
@@ -19,7 +19,7 @@ RECENT = 20
 """Episodes by which learners are ranked and weighed."""
 
 
-def standing(spec: EnvSpec, episodes: Episodes, samples: Array) -> Standing:
+def current_scores(spec: EnvSpec, episodes: Episodes, samples: Array) -> Scores:
     """How the learners stand, for an exchange to use: their returns are of the last `RECENT` episodes."""
     window, scored = episodes.returns.shape[1], team_return(spec, episodes.returns)
     age = (episodes.finished[:, None] - 1 - jnp.arange(window)[None]) % window
@@ -27,7 +27,7 @@ def standing(spec: EnvSpec, episodes: Episodes, samples: Array) -> Standing:
     total = jnp.sum(jnp.where(known, scored, 0.0), 1)
     returns = jnp.where(jnp.any(known, 1), total / jnp.maximum(jnp.sum(known, 1), 1), jnp.nan)
     present = jnp.ones(samples.shape, bool)
-    return Standing(samples.astype(jnp.float32), returns, episodes.finished, present)
+    return Scores(samples.astype(jnp.float32), returns, episodes.finished, present)
 
 
 def disagreement(learner: Learner, cohort: LearnerState, obs: Tree) -> dict[str, Array]:
@@ -52,7 +52,7 @@ def disagreement(learner: Learner, cohort: LearnerState, obs: Tree) -> dict[str,
     return apart | {"disagreement/policy": jnp.mean(jnp.stack([apart_from(s) for s in shifts]), 0)}
 
 
-def scores(spec: EnvSpec, episodes: Episodes) -> dict[str, np.ndarray]:
+def score_metrics(spec: EnvSpec, episodes: Episodes) -> dict[str, np.ndarray]:
     """Raw scores over the last finished episodes; NaN until one has finished."""
     returns, lengths, finished = fetch((episodes.returns, episodes.lengths, episodes.finished))
     total = team_return(spec, returns)

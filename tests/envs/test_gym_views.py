@@ -71,14 +71,14 @@ def test_taxi_tells_its_mask_and_is_trained_without_a_forbidden_move():
         "obs": (500,),
         "action_mask": (6,),
     }
-    state = trainer.begin()
+    state = trainer.init()
     for _ in range(3):
         state, rollout = trainer.stages.collect(state)
         mask, action = np.asarray(rollout.obs["action_mask"]), np.asarray(rollout.action)
         assert 0 < mask.mean() < 1
         assert np.take_along_axis(mask, action[..., None], -1).all()
-        state, pulse = trainer.stages.update(state, rollout)
-        assert np.isfinite(pulse.metrics["loss/total"]).all()
+        state, progress = trainer.stages.update(state, rollout)
+        assert np.isfinite(progress.metrics["loss/total"]).all()
 
 
 def test_a_lost_life_ends_an_episode_but_not_the_game_and_fires_the_next():

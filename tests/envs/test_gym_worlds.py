@@ -17,7 +17,8 @@ from shoal.envs.adapters.gymnasium import gym_recipe, import_gymnasium
 from shoal.envs.worlds import parameters
 from shoal.envs.worlds.gymnasium import OURS, by_row, completed, register_ours
 from shoal.errors import ShoalError
-from shoal.training.evaluate import episode, evaluate, evaluate_worlds, visits
+from shoal.training.episode import episode
+from shoal.training.evaluate import evaluate, evaluate_worlds, visits
 from shoal.training.program import make_trainer
 
 LENGTH = 3
@@ -107,7 +108,7 @@ def test_an_environment_declares_its_worlds():
     spec = gym_recipe("test/Hill-v0", {}).spec
     assert spec.params == {"slope": 0.6, "colour": 7.0}
     assert spec.spread == {"slope": (2.0, -10.0, 10.0)}
-    assert parameters.drawn(spec, 1.0, range(3), seed=1)["slope"].shape == (3,)
+    assert parameters.draw_worlds(spec, 1.0, range(3), seed=1)["slope"].shape == (3,)
     for without in ("test/Plain-v0", "test/Hills-v0"):
         spec = gym_recipe(without, {}).spec
         assert (spec.params, spec.spread) == ((), {})
@@ -167,7 +168,7 @@ def test_learners_begin_in_their_own_worlds():
     algo = shoal.PPOConfig(num_envs=2, num_steps=8, num_minibatches=1)
     given = [{"slope": 2}, {"slope": -1}, {}]
     config = shoal.TrainConfig("test/Hill-v0", algo, steps=32, learners=3, env_params=given)
-    obs = np.asarray(make_trainer(config).begin().worlds.step.obs)  # (L, E, 3)
+    obs = np.asarray(make_trainer(config).init().envs.step.obs)  # (L, E, 3)
     np.testing.assert_array_equal(obs[..., 0], np.float32([[2, 2], [-1, -1], [0.6, 0.6]]))
 
 
@@ -175,8 +176,8 @@ def test_learners_are_evaluated_in_the_worlds_they_visit():
     recipe = gym_recipe("test/Hill-v0", {})
     learner = shoal.ppo(shoal.PPOConfig(), recipe.spec, 1)
     cohort = jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 2))
-    own = parameters.given(recipe.spec, [{"slope": 2}, {"slope": -1}], [0, 1])
-    fresh = parameters.given(recipe.spec, [{"slope": 4}, {"slope": 6}], [0, 1])
+    own = parameters.read_worlds(recipe.spec, [{"slope": 2}, {"slope": -1}], [0, 1])
+    fresh = parameters.read_worlds(recipe.spec, [{"slope": 4}, {"slope": 6}], [0, 1])
     places = visits([0, 1], own, 4, fresh, each=True)
     found = {
         (row.learner, row.world): row for row in evaluate_worlds(recipe, learner, cohort, [0, 1], places)
@@ -222,9 +223,9 @@ def test_the_command_line_trains_and_evaluates_in_drawn_worlds(tmp_path, capsys)
 
 def test_mistakes_are_said_in_gymnasiums_terms():
     with pytest.raises(ShoalError, match=r"does not say how .* fill its `world_spread`, or give the worlds"):
-        parameters.drawn(gym_recipe("test/Unspread-v0", {}).spec, 1.0, [0], 1)
+        parameters.draw_worlds(gym_recipe("test/Unspread-v0", {}).spec, 1.0, [0], 1)
     with pytest.raises(ShoalError, match=r"^learner 0: no parameter 'slop'; test/Hill-v0 has slope, colour$"):
-        parameters.given(gym_recipe("test/Hill-v0", {}).spec, [{"slop": 1}], [0])
+        parameters.read_worlds(gym_recipe("test/Hill-v0", {}).spec, [{"slop": 1}], [0])
     with pytest.raises(TypeError, match=r"^unexpected keyword 'slop': a world here has slope, colour$"):
         completed({"slop": 1}, Hill.world_params)
 
@@ -243,7 +244,7 @@ def test_the_environment_in_the_documentation_works():
     exec(compile(block.partition("for report")[0], "docs/parameters.md", "exec"), {})
     recipe = gym_recipe("Sledge-v0", {})
     env = recipe.build(np.array([[1, 1]], np.uint32), False)
-    params = parameters.given(recipe.spec, [{"mass": 1}, {"mass": 2}], [0, 1])
+    params = parameters.read_worlds(recipe.spec, [{"mass": 1}, {"mass": 2}], [0, 1])
     state, first = env.reset(None, params)
     _, then = env.step(state, jnp.ones((2, 1)), ())
     del gymnasium.registry["Sledge-v0"]

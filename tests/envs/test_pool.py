@@ -84,9 +84,9 @@ def test_equal_seeds_give_equal_episodes_in_any_row():
         play(build("CartPole-v1", [7, 8, 9]), actions),
     )
     assert_equal(one, other)
-    turned = play(build("CartPole-v1", [9, 7]), actions[:, [2, 0]])
-    assert_equal(turned[1].obs, one[1].obs[:, [2, 0]])
-    assert_equal(turned[0].obs, one[0].obs[[2, 0]])
+    transposed = play(build("CartPole-v1", [9, 7]), actions[:, [2, 0]])
+    assert_equal(transposed[1].obs, one[1].obs[:, [2, 0]])
+    assert_equal(transposed[0].obs, one[0].obs[[2, 0]])
 
 
 def test_rows_with_other_seeds_differ():
@@ -211,8 +211,8 @@ def test_a_truncated_game_is_over():
 
 
 def test_clipped_rewards_keep_their_raw_score():
-    doors = adapter._doors("Breakout-v5", {"reward_clip": True})
-    assert doors.spec.action == Discrete(4)
+    described = adapter._adapter("Breakout-v5", {"reward_clip": True})
+    assert adapter.spec.action == Discrete(4)
     flags = jnp.zeros(2, bool)
     raw = (
         np.zeros((2, 4, 84, 84), np.uint8),
@@ -221,13 +221,13 @@ def test_clipped_rewards_keep_their_raw_score():
         flags,
         {"reward": jnp.full(2, 7.0), "terminated": jnp.zeros(2)},
     )
-    step = adapter._time_step(doors, raw, over=jnp.array([False, True]))
+    step = adapter._time_step(described, raw, over=jnp.array([False, True]))
     assert step.reward.tolist() == [1.0, 0.0]
     assert step.info["raw_reward"].tolist() == [7.0, 0.0]
 
 
 def test_a_game_that_ends_on_its_last_frame_is_terminated():
-    doors = adapter._doors("Breakout-v5", {})
+    described = adapter._adapter("Breakout-v5", {})
     no, yes = jnp.zeros(1, bool), jnp.ones(1, bool)
     raw = (
         np.zeros((1, 4, 84, 84), np.uint8),
@@ -236,7 +236,7 @@ def test_a_game_that_ends_on_its_last_frame_is_terminated():
         yes,
         {"reward": jnp.ones(1), "terminated": jnp.ones(1)},
     )
-    step = adapter._time_step(doors, raw, over=no)
+    step = adapter._time_step(described, raw, over=no)
     assert step.terminated.item()
     assert step.info["episode_over"].item()
 

@@ -92,18 +92,18 @@ class Rules:
             for x, letter in enumerate(line):
                 where.setdefault(letter, []).append((x, y))
         self.walls = where["#"]
-        self.doors = [where[letter] for letter in "ABCDE"[: num - 1]]
+        self.adapter = [where[letter] for letter in "ABCDE"[: num - 1]]
         self.plates = [where[letter][0] for letter in "abcde"[: num - 1]]
         self.starts = [where[str(i)][0] for i in range(num)]
         self.goal = where["G"][0]
-        self.cells = where["."] + self.plates + [cell for door in self.doors for cell in door]
+        self.cells = where["."] + self.plates + [cell for door in self.adapter for cell in door]
 
     def opened(self, places):
         return [tuple(places[i]) == plate for i, plate in enumerate(self.plates)]
 
     def blocked(self, place, places):
         x, y = place
-        shut = [d for d, is_open in zip(self.doors, self.opened(places), strict=True) if not is_open]
+        shut = [d for d, is_open in zip(self.adapter, self.opened(places), strict=True) if not is_open]
         outside = not (0 <= x < self.width and 0 <= y < self.height)
         return outside or place in self.walls or any(place in door for door in shut)
 
@@ -130,8 +130,8 @@ class Rules:
 
     def observation(self, places, version):
         hidden = self.opened(places) if version else [False] * (self.num - 1)
-        doors = [cell for door, gone in zip(self.doors, hidden, strict=True) for cell in door if not gone]
-        layers = [places if version else self.starts, self.plates, doors, [self.goal]]
+        adapter = [cell for door, gone in zip(self.adapter, hidden, strict=True) for cell in door if not gone]
+        layers = [places if version else self.starts, self.plates, adapter, [self.goal]]
         seen = []
         for x, y in places:
             around = [(x + dx, y + dy) for dy in range(-2, 3) for dx in range(-2, 3)]

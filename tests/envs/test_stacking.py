@@ -25,33 +25,33 @@ def play(recipe, num_rollouts=3):
         return jax.lax.scan(lambda state, now: env.step(state, *now), state, (actions, chance))
 
     state, step = jax.jit(env.reset)(keys, params)
-    seen, begins = [jax.tree.map(lambda x: x[None], step.obs)], [~step.valid[None]]
+    seen, episode_starts = [jax.tree.map(lambda x: x[None], step.obs)], [~step.valid[None]]
     actions = jnp.asarray(np.random.default_rng(0).integers(0, 2, (num_rollouts, ROLLOUT, ROWS)), jnp.int32)
     for some in actions:
         state, steps = rollout(state, some)
         seen.append(steps.obs)
-        begins.append(~steps.valid)
-    return np.concatenate(seen), np.concatenate(begins)
+        episode_starts.append(~steps.valid)
+    return np.concatenate(seen), np.concatenate(episode_starts)
 
 
-def by_hand(single, begins, num_frames):
+def by_hand(single, episode_starts, num_frames):
     """The last frames of each episode, its first in place of those before it."""
     stacks = np.zeros((*single.shape[:-1], num_frames * single.shape[-1]), single.dtype)
     for row in range(single.shape[1]):
         frames = []
         for t, now in enumerate(single[:, row]):
-            frames = [now] * num_frames if begins[t, row] else [*frames[1:], now]
+            frames = [now] * num_frames if episode_starts[t, row] else [*frames[1:], now]
             stacks[t, row] = np.concatenate(frames, -1)
     return stacks
 
 
 @pytest.mark.parametrize("name", ["CartPoleNoVel-v1", "envpool:CartPole-v1", "gym:CartPole-v1"])
 def test_stacks_are_of_the_last_frames_of_the_episode(name):
-    single, begins = play(make(name))
-    assert begins[1:].any(0).all()  # every row ends an episode on the way
+    single, episode_starts = play(make(name))
+    assert episode_starts[1:].any(0).all()  # every row ends an episode on the way
     stacked, stacked_begins = play(make(name, frame_stack=3))
-    np.testing.assert_array_equal(stacked_begins, begins)
-    np.testing.assert_array_equal(stacked, by_hand(single, begins, 3))
+    np.testing.assert_array_equal(stacked_begins, episode_starts)
+    np.testing.assert_array_equal(stacked, by_hand(single, episode_starts, 3))
     assert make(name, frame_stack=3).spec.observation.shape == stacked.shape[2:]
 
 

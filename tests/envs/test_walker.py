@@ -255,6 +255,6 @@ def test_a_learner_finds_its_parameters():
     spec = shoal.make(NAME).spec
     assert (spec.params, spec.spread, spec.max_episode_steps) == (WORLD, SPREAD, 1600)
     path = Path(__file__).parents[2] / "examples" / "worlds" / "walker.json"
-    given = parameters.given(spec, json.loads(path.read_text()), range(5))
+    given = parameters.read_worlds(spec, json.loads(path.read_text()), range(5))
     np.testing.assert_allclose(np.transpose([given[kind] for kind in KINDS[:3]]), MIXES, rtol=1e-6)
     assert set(given["grass"]) == set(given["change_every"]) == {0}

@@ -36,23 +36,26 @@ def message(function, *args):
 @pytest.mark.parametrize("name", sorted(BUILTIN))
 def test_the_same_worlds_are_the_defaults(name):
     spec = BUILTIN[name].spec
-    params = parameters.same(spec, 3)
+    params = parameters.default_worlds(spec, 3)
     assert type(params) is type(spec.params)
     for default, leaf in zip(spec.params, params, strict=True):
         assert leaf.dtype == np.float32
         np.testing.assert_array_equal(leaf, np.full(3, default, np.float32))
-    alike(parameters.drawn(spec, 0.0, range(3), seed=1), params)
-    alike(parameters.unseen(spec, 0.0, 3, seed=1), params)
+    alike(parameters.draw_worlds(spec, 0.0, range(3), seed=1), params)
+    alike(parameters.draw_unseen_worlds(spec, 0.0, 3, seed=1), params)
 
 
 def test_worlds_without_parameters_are_nothing():
-    assert parameters.same(counter().spec, 4) == ()
+    assert parameters.default_worlds(counter().spec, 4) == ()
 
 
 @pytest.mark.parametrize("name", sorted(BUILTIN))
 def test_drawn_worlds_differ_where_they_should_and_stay_within_bounds(name):
     spec = BUILTIN[name].spec
-    params, default = parameters.drawn(spec, 5.0, range(200), seed=1), parameters.same(spec, 200)
+    params, default = (
+        parameters.draw_worlds(spec, 5.0, range(200), seed=1),
+        parameters.default_worlds(spec, 200),
+    )
     for field in params._fields:
         found = params._asdict()[field]
         assert found.dtype == np.float32
@@ -69,10 +72,10 @@ def test_drawn_worlds_differ_where_they_should_and_stay_within_bounds(name):
 
 
 def test_a_spread_is_a_standard_deviation():
-    gravity = parameters.drawn(CART, 0.5, range(4000), seed=2).gravity
+    gravity = parameters.draw_worlds(CART, 0.5, range(4000), seed=2).gravity
     assert gravity.mean() == pytest.approx(9.8, abs=0.03)
     assert gravity.std() == pytest.approx(0.5, rel=0.04)
-    twice = parameters.drawn(CART, 1.0, range(4000), seed=2).gravity
+    twice = parameters.draw_worlds(CART, 1.0, range(4000), seed=2).gravity
     np.testing.assert_allclose(twice - 9.8, 2 * (gravity - 9.8), atol=1e-5)
 
 
@@ -89,10 +92,10 @@ def test_published_ranges():
 
 
 def test_a_members_world_depends_on_its_number_and_the_seed_alone():
-    several = parameters.drawn(CART, 0.3, range(6), seed=1)
-    alike(parameters.drawn(CART, 0.3, [4], seed=1), jax.tree.map(lambda x: x[[4]], several))
-    alike(parameters.drawn(CART, 0.3, [5, 2], seed=1), jax.tree.map(lambda x: x[[5, 2]], several))
-    other = parameters.drawn(CART, 0.3, range(6), seed=2)
+    several = parameters.draw_worlds(CART, 0.3, range(6), seed=1)
+    alike(parameters.draw_worlds(CART, 0.3, [4], seed=1), jax.tree.map(lambda x: x[[4]], several))
+    alike(parameters.draw_worlds(CART, 0.3, [5, 2], seed=1), jax.tree.map(lambda x: x[[5, 2]], several))
+    other = parameters.draw_worlds(CART, 0.3, range(6), seed=2)
     assert not np.intersect1d(several.gravity, other.gravity).size
     assert np.unique(several.gravity).size == 6
 
@@ -100,20 +103,23 @@ def test_a_members_world_depends_on_its_number_and_the_seed_alone():
 def test_a_member_draws_its_parameters_in_the_order_of_their_names():
     noise = np.random.default_rng(np.random.SeedSequence([7, 3, 77])).standard_normal(4)
     (gravity, length, mass_cart, mass_pole) = 0.01 * noise + [9.8, 0.5, 1.0, 0.1]
-    world = parameters.drawn(CART, 0.01, [3], seed=7)
+    world = parameters.draw_worlds(CART, 0.01, [3], seed=7)
     expected = (gravity, mass_cart, mass_pole, length)
     np.testing.assert_allclose([x[0] for x in world[:4]], expected, rtol=1e-6)
 
 
 def test_unseen_worlds_are_nobodys():
-    seen, fresh = parameters.drawn(CART, 0.3, range(50), seed=1), parameters.unseen(CART, 0.3, 50, seed=1)
+    seen, fresh = (
+        parameters.draw_worlds(CART, 0.3, range(50), seed=1),
+        parameters.draw_unseen_worlds(CART, 0.3, 50, seed=1),
+    )
     assert np.unique(fresh.gravity).size == 50
     assert not np.intersect1d(seen.gravity, fresh.gravity).size
-    alike(parameters.unseen(CART, 0.3, 3, seed=1), jax.tree.map(lambda x: x[:3], fresh))
+    alike(parameters.draw_unseen_worlds(CART, 0.3, 3, seed=1), jax.tree.map(lambda x: x[:3], fresh))
 
 
 def test_mistakes_of_a_draw():
-    assert message(parameters.drawn, POOL, 0.1, [0], 1) == (
+    assert message(parameters.draw_worlds, POOL, 0.1, [0], 1) == (
         "CartPole-v1 by EnvPool has no physical parameters, so its worlds cannot differ; "
         "these have some: CartPole-v1, CartPoleContinuous-v0, CartPoleNoVel-v1, Pendulum-v1, "
         "PendulumSparse-v1, PendulumNoVel-v1, Acrobot-v1, MountainCar-v0, MountainCarContinuous-v0, "
@@ -123,16 +129,17 @@ def test_mistakes_of_a_draw():
     assert "Ant-v5 by Gymnasium has no" in message(
         parameters.unseen, replace(POOL, name="Ant-v5", backend="gym"), 0.1, 2, 1
     )
-    assert message(parameters.drawn, replace(CART, spread={}), 0.1, [0], 1) == (
+    assert message(parameters.draw_worlds, replace(CART, spread={}), 0.1, [0], 1) == (
         "CartPole-v1 by jax does not say how its parameters may differ; "
         "fill `EnvSpec.spread`, or give the worlds in a file"
     )
     odd = replace(CART, spread={"colour": (1.0, 0.0, 1.0)})
     assert (
-        message(parameters.drawn, odd, 0.1, [0], 1) == f"CartPole-v1: `spread` names 'colour'; it has {KNOWN}"
+        message(parameters.draw_worlds, odd, 0.1, [0], 1)
+        == f"CartPole-v1: `spread` names 'colour'; it has {KNOWN}"
     )
     for spread in (-0.1, np.nan, np.inf):
-        text = message(parameters.drawn, CART, spread, [0], 1)
+        text = message(parameters.draw_worlds, CART, spread, [0], 1)
         assert text == f"a spread of worlds is a number from 0 (all the same) up, not {spread}"
 
 
@@ -162,7 +169,7 @@ def corners(spec):
     for name, (_, low, high) in sorted(spec.spread.items()):
         bounds.append((low, high if np.isfinite(high) else 3 * spec.params._asdict()[name]))
     columns = np.float32(list(itertools.product(*bounds))).T
-    return parameters.same(spec, columns.shape[1])._replace(
+    return parameters.default_worlds(spec, columns.shape[1])._replace(
         **dict(zip(sorted(spec.spread), columns, strict=True))
     )
 
@@ -204,7 +211,7 @@ def test_every_acrobot_can_be_swung_up():
 
 def test_gravity_pulls_a_pendulum_as_the_equation_says():
     """theta'' = 3 g / (2 l) sin theta: from rest at a quarter turn, one step gives theta'' dt."""
-    params = parameters.given(PENDULUM.spec, [{"gravity": 4}, {"gravity": 4, "length": 0.5}], [0, 1])
+    params = parameters.read_worlds(PENDULUM.spec, [{"gravity": 4}, {"gravity": 4, "length": 0.5}], [0, 1])
     state = PENDULUM.reset(jax.random.key(0), PENDULUM.spec.params)
     state = state._replace(theta=jnp.float32(np.pi / 2), theta_dot=jnp.float32(0))
     after, _, _ = jax.vmap(lambda world: PENDULUM.step(None, state, jnp.zeros(1), world))(params)
@@ -227,8 +234,8 @@ ONE, TWO = {"gravity": 9.8, "masscart": 4.0, "masspole": 1.0, "length": 10}, {"M
     ],
 )
 def test_given_worlds_may_be_written_in_several_ways(data):
-    params = parameters.given(CART, data, [0, 1, 2])
-    expected = parameters.same(CART, 3)._replace(
+    params = parameters.read_worlds(CART, data, [0, 1, 2])
+    expected = parameters.default_worlds(CART, 3)._replace(
         gravity=np.float32([9.8, 9.8, 9.8]),
         mass_cart=np.float32([4, 2, 1]),
         mass_pole=np.float32([1, 0.1, 0.1]),
@@ -237,13 +244,13 @@ def test_given_worlds_may_be_written_in_several_ways(data):
     )
     alike(params, expected)
     assert all(leaf.dtype == np.float32 for leaf in params)
-    alike(parameters.given(CART, data, [1]), jax.tree.map(lambda x: x[[1]], expected))
-    alike(parameters.given(CART, data, [2, 0]), jax.tree.map(lambda x: x[[2, 0]], expected))
+    alike(parameters.read_worlds(CART, data, [1]), jax.tree.map(lambda x: x[[1]], expected))
+    alike(parameters.read_worlds(CART, data, [2, 0]), jax.tree.map(lambda x: x[[2, 0]], expected))
 
 
 def test_a_single_learner_is_not_taken_for_a_name_around_the_learners():
-    assert parameters.given(CART, {"1": {"length": 2}}, [0]).length.tolist() == [2]
-    assert parameters.given(CART, {"0": {"length": 2}}, [0]).length.tolist() == [2]
+    assert parameters.read_worlds(CART, {"1": {"length": 2}}, [0]).length.tolist() == [2]
+    assert parameters.read_worlds(CART, {"0": {"length": 2}}, [0]).length.tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -302,12 +309,16 @@ def test_a_single_learner_is_not_taken_for_a_name_around_the_learners():
     ],
 )
 def test_mistakes_in_given_worlds(data, said):
-    assert message(parameters.given, CART, data, [0, 1, 2]) == said
+    assert message(parameters.read_worlds, CART, data, [0, 1, 2]) == said
 
 
 def test_worlds_cannot_be_given_where_nothing_is_physical():
-    assert "CartPole-v1 by EnvPool has no physical parameters" in message(parameters.given, POOL, [{}], [0])
-    assert "counter by jax has no physical parameters" in message(parameters.given, counter().spec, [{}], [0])
+    assert "CartPole-v1 by EnvPool has no physical parameters" in message(
+        parameters.read_worlds, POOL, [{}], [0]
+    )
+    assert "counter by jax has no physical parameters" in message(
+        parameters.read_worlds, counter().spec, [{}], [0]
+    )
 
 
 class Slope(NamedTuple):
@@ -316,9 +327,9 @@ class Slope(NamedTuple):
 
 
 def test_a_world_is_described_by_what_differs():
-    params = parameters.given(CART, [{"gravity": 9.8, "masscart": 4}, {"length": 0.123456}], [0, 1])
+    params = parameters.read_worlds(CART, [{"gravity": 9.8, "masscart": 4}, {"length": 0.123456}], [0, 1])
     assert parameters.describe(params, 0) == "mass_cart 4, length 0.5"
     assert parameters.describe(params, 1) == "mass_cart 1, length 0.1235"
     assert parameters.describe(Slope(np.float32([0.00025, 0.1]), np.ones(2)), 0) == "steepness 0.00025"
-    assert parameters.describe(parameters.same(CART, 2), 0) == ""
+    assert parameters.describe(parameters.default_worlds(CART, 2), 0) == ""
     assert parameters.describe((), 0) == ""

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.types import LearnerState, Standing
+from shoal.types import LearnerState, Scores
 
 KEY = jax.random.key(2)
 
@@ -19,16 +19,16 @@ def cohort_of(x, statistics=(), opt_state=()):
     return LearnerState({"w": x}, statistics, opt_state, (), ())
 
 
-def standing(num_learners, **changes):
+def scores(num_learners, **changes):
     zeros, everyone = jnp.zeros(num_learners), jnp.ones(num_learners, bool)
     changes = {name: jnp.array(x) for name, x in changes.items()}
-    return Standing(zeros, zeros, zeros.astype(jnp.int32), everyone)._replace(**changes)
+    return Scores(zeros, zeros, zeros.astype(jnp.int32), everyone)._replace(**changes)
 
 
 def meet(exchange, x, **changes):
     """The parameters (L, D) after one meeting."""
     memory, cohort = exchange.init(cohort_of(x))
-    _, cohort, _ = jax.jit(exchange.apply)(KEY, memory, cohort, standing(len(x), **changes))
+    _, cohort, _ = jax.jit(exchange.apply)(KEY, memory, cohort, scores(len(x), **changes))
     return np.asarray(cohort.params["w"])
 
 
@@ -37,13 +37,13 @@ class Federation:
 
     def __init__(self, exchange, x):
         self.apply, self.rounds = jax.jit(exchange.apply), 0
-        self.memory, cohort = exchange.init(cohort_of(x))
+        self.private, cohort = exchange.init(cohort_of(x))
         self.x = cohort.params["w"]
 
     def meet(self, **changes):
         self.rounds += 1
-        key, now = jax.random.fold_in(KEY, self.rounds), standing(len(self.x), **changes)
-        self.memory, cohort, self.metrics = self.apply(key, self.memory, cohort_of(self.x), now)
+        key, now = jax.random.fold_in(KEY, self.rounds), scores(len(self.x), **changes)
+        self.private, cohort, self.metrics = self.apply(key, self.private, cohort_of(self.x), now)
         self.x = cohort.params["w"]
         return np.asarray(self.x)
 

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from shoal.distributed.mesh import ROWS, WHOLE
+from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
 from shoal.exchanges.exploration import read_priors
 from shoal.exchanges.make import ExchangeConfig, make_exchange
 from shoal.exchanges.routing import Transport, Way, take_drawn, taker
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
-from shoal.types import ExchangeMemory, LearnerState, Standing
+from shoal.types import ExchangeState, LearnerState, Scores
 
 NUM = 8
 CONFIG = PPOConfig(hidden=(7, 5), num_envs=2, norm_obs=True)
@@ -59,7 +59,7 @@ def check_rows(num_devices: int, way: Way):
     """Plans and draws are plain indexing, to the bit."""
     random, mesh = np.random.default_rng(num_devices), mesh_of(num_devices)
     rows, transport = odd_rows(random, NUM), Transport(mesh, way)
-    there = jax.device_put(rows, NamedSharding(mesh, ROWS))
+    there = jax.device_put(rows, NamedSharding(mesh, BY_LEARNER))
     for wanted in (4, 16):
         sources = random.integers(0, NUM, wanted)
         found = jax.jit(taker(sources, NUM, transport))(there)
@@ -71,17 +71,17 @@ def check_rows(num_devices: int, way: Way):
 
 
 def cohort():
-    fresh = jax.jit(jax.vmap(LEARNER.init))(jax.random.split(jax.random.key(1), NUM))._replace(memory=())
+    fresh = jax.jit(jax.vmap(LEARNER.init))(jax.random.split(jax.random.key(1), NUM))._replace(private=())
     random = np.random.default_rng(0)
     real = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
     drawn = lambda x: np.asarray(random.uniform(0.5, 2, x.shape), x.dtype) if real(x) else np.asarray(x)
     return jax.tree.map(drawn, fresh)
 
 
-def standing():
+def scores():
     random = np.random.default_rng(5)
     returns, here = np.float32(random.normal(size=NUM)), np.ones(NUM, bool)
-    return Standing(np.ones(NUM, np.float32), returns, np.arange(NUM, dtype=np.int32) + 5, here)
+    return Scores(np.ones(NUM, np.float32), returns, np.arange(NUM, dtype=np.int32) + 5, here)
 
 
 class Federation:
@@ -91,8 +91,8 @@ class Federation:
         mesh = mesh_of(num_devices)
         priors = read_priors(CONFIG.evolved)
         exchange = make_exchange(configs, LEARNER, NUM, priors=priors, mesh=mesh)
-        self.divided, whole = NamedSharding(mesh, ROWS), NamedSharding(mesh, WHOLE)
-        self.placed = ExchangeMemory(self.divided, whole)
+        self.divided, whole = NamedSharding(mesh, BY_LEARNER), NamedSharding(mesh, REPLICATED)
+        self.placed = ExchangeState(self.divided, whole)
         self.init = jax.jit(exchange.init, out_shardings=(self.placed, self.divided))
         self.apply = jax.jit(exchange.apply, out_shardings=(self.placed, self.divided, self.divided))
 
@@ -100,7 +100,7 @@ class Federation:
         memory, cohort = jax.device_put((memory, cohort), (self.placed, self.divided))
         metrics = {}
         for meeting in range(times):
-            now = jax.device_put(standing(), self.divided)
+            now = jax.device_put(scores(), self.divided)
             memory, cohort, metrics = self.apply(jax.random.key(meeting), memory, cohort, now)
         return jax.device_get((memory, cohort, metrics))
 
@@ -134,7 +134,7 @@ def check_ring():
     """Eight in a ring on four devices: parameters move by permutation, and nothing gathers a row of them."""
     federation = Federation(RING, 4)
     memory, begun = federation.init(jax.device_put(cohort(), federation.divided))
-    now = jax.device_put(standing(), federation.divided)
+    now = jax.device_put(scores(), federation.divided)
     text = federation.apply.lower(jax.random.key(0), memory, begun, now).compile().as_text()
     row = sum(x.size for x in jax.tree.leaves(begun.params)) // NUM + 1  # and whether the sender is there
     sent = [line for line in text.splitlines() if " collective-permute(" in line]

@@ -11,9 +11,9 @@ from shoal.errors import ShoalError
 from shoal.exchanges.make import ExchangeConfig, by_clock, make_exchange
 from shoal.learners.td3 import TD3Config, td3
 from shoal.training.config import TrainConfig
-from shoal.training.loop import pulses
+from shoal.training.loop import progress_reports
 from shoal.training.program import make_trainer
-from shoal.types import Box, EnvSpec, Standing
+from shoal.types import Box, EnvSpec, Scores
 
 KEY = jax.random.key(2)
 SPEC = EnvSpec("a line", "jax", Box((2,)), Box((1,), -1.0, 1.0))
@@ -28,12 +28,12 @@ def learner(prox_coef=0.0):
 @cache
 def cohort(prox_coef=0.0):
     """Three learners that are all different."""
-    return jax.jit(jax.vmap(learner(prox_coef).init))(jax.random.split(KEY, 3))._replace(memory=())
+    return jax.jit(jax.vmap(learner(prox_coef).init))(jax.random.split(KEY, 3))._replace(private=())
 
 
 def everyone():
     zeros = jnp.zeros(3)
-    return Standing(zeros, zeros, zeros.astype(jnp.int32), jnp.ones(3, bool))
+    return Scores(zeros, zeros, zeros.astype(jnp.int32), jnp.ones(3, bool))
 
 
 def apart(tree):
@@ -99,5 +99,5 @@ def test_a_run_reports_its_rounds():
     rule = (ExchangeConfig("average", parts=PARTS),)
     config = TrainConfig("Pendulum-v1", algo, steps=24, learners=2, reports=1, exchanges=rule)
     trainer = make_trainer(config)
-    *_, last = pulses(trainer, trainer.begin())
+    *_, last = progress_reports(trainer, trainer.init())
     assert last.metrics["exchange/rounds"].tolist() == [24 / 4 + 24 / 8] * 2

@@ -9,11 +9,11 @@ import pytest
 
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
-from shoal.exchanges.combinators import UNITS, absent, chain, every, none, participate, select, together
+from shoal.exchanges.combinators import UNITS, absent, chain, common_start, every, none, participate, select
 from shoal.exchanges.mixing import average
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
-from shoal.types import Exchange, ExchangeMemory, LearnerState, Rollout, Standing
+from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores
 
 KEY = jax.random.key(5)
 
@@ -41,25 +41,25 @@ def net(num_learners, seed=0):
     return Net({"w": draw(0, 2, 3), "b": draw(1, 3)}, {"w": draw(2, 2)}, draw(3, 1))
 
 
-def standing(num_learners, **changes):
+def scores(num_learners, **changes):
     everyone = jnp.ones(num_learners, bool)
     zeros = jnp.zeros(num_learners)
-    return Standing(zeros, zeros, zeros.astype(jnp.int32), everyone)._replace(**changes)
+    return Scores(zeros, zeros, zeros.astype(jnp.int32), everyone)._replace(**changes)
 
 
-def change(function, name="met", advise=None):
+def change(function, name="met", add_peer_targets=None):
     """w <- function(key, w, standing) for everyone, and a count of the meetings as the metric `name`."""
 
     def apply(key, memory, cohort, now):
         params = jax.tree.map(lambda w: function(key, w, now), cohort.params)
-        memory = ExchangeMemory(memory.rows + 1)
-        return memory, cohort._replace(params=params), {name: memory.rows.astype(jnp.float32)}
+        memory = ExchangeState(memory.per_learner + 1)
+        return memory, cohort._replace(params=params), {name: memory.per_learner.astype(jnp.float32)}
 
     def init(cohort):
-        return ExchangeMemory(jnp.zeros(trees.num_rows(cohort), jnp.int32)), cohort
+        return ExchangeState(jnp.zeros(trees.num_rows(cohort), jnp.int32)), cohort
 
     exchange = Exchange(init, apply)
-    return exchange if advise is None else exchange._replace(advise=advise)
+    return exchange if add_peer_targets is None else exchange._replace(add_peer_targets=add_peer_targets)
 
 
 def rewarded(value):
@@ -79,11 +79,11 @@ def test_none_does_nothing():
     exchange, cohort = none(), numbers(1, 2)
     memory, begun = exchange.init(cohort)
     assert begun is cohort
-    after = exchange.apply(KEY, memory, cohort, standing(2))
-    assert after == (ExchangeMemory(), cohort, {})
+    after = exchange.apply(KEY, memory, cohort, scores(2))
+    assert after == (ExchangeState(), cohort, {})
     rollout = rewarded(1.0)
-    assert exchange.advise(memory, rollout) is rollout
-    assert exchange.account({}) == {}
+    assert exchange.add_peer_targets(memory, rollout) is rollout
+    assert exchange.derive_metrics({}) == {}
 
 
 def test_a_chain_goes_in_order_and_adds_metrics_of_the_same_name():
@@ -91,10 +91,10 @@ def test_a_chain_goes_in_order_and_adds_metrics_of_the_same_name():
     double, plus = change(lambda _, w, now: 2 * w), change(lambda _, w, now: w + 3)
     exchange = chain(double, plus, change(lambda _, w, now: w, "other"))
     memory, cohort = exchange.init(numbers(1, 2))
-    memory, cohort, metrics = exchange.apply(KEY, memory, cohort, standing(2))
+    memory, cohort, metrics = exchange.apply(KEY, memory, cohort, scores(2))
     assert cohort.params["w"][:, 0].tolist() == [5, 7]
     assert {name: x.tolist() for name, x in metrics.items()} == {"met": [2, 2], "other": [1, 1]}
-    _, cohort, metrics = exchange.apply(KEY, memory, cohort, standing(2))
+    _, cohort, metrics = exchange.apply(KEY, memory, cohort, scores(2))
     assert cohort.params["w"][:, 0].tolist() == [13, 17]
     assert {name: x.tolist() for name, x in metrics.items()} == {"met": [4, 4], "other": [2, 2]}
 
@@ -109,7 +109,7 @@ def test_every_link_has_a_key_of_its_own():
 
     exchange = chain(*[change(note)] * 3)
     memory, cohort = exchange.init(numbers(1, 2))
-    exchange.apply(KEY, memory, cohort, standing(2))
+    exchange.apply(KEY, memory, cohort, scores(2))
     given = np.asarray(draw(KEY, jnp.zeros((2, 1)), None))
     assert len(np.unique([x[0, 0] for x in (*seen, given)])) == 4
 
@@ -119,7 +119,7 @@ def test_links_begin_in_order_and_each_sees_what_the_one_before_left():
 
     def begin(cohort):
         seen.append(cohort.params["w"][0, 0].item())
-        return ExchangeMemory(), jax.tree.map(lambda w: w + 1, cohort)
+        return ExchangeState(), jax.tree.map(lambda w: w + 1, cohort)
 
     _, cohort = chain(*[none()._replace(init=begin)] * 3).init(numbers(1, 2))
     assert seen == [1, 2, 3]
@@ -128,17 +128,17 @@ def test_links_begin_in_order_and_each_sees_what_the_one_before_left():
 
 def test_advice_is_given_in_order_each_link_with_its_own_memory():
     """(1 x 3) + 10: the links' memories are the 3 and the 10."""
-    times = lambda memory, rollout: rollout._replace(reward=rollout.reward * memory.rows)
-    plus = lambda memory, rollout: rollout._replace(reward=rollout.reward + memory.whole)
-    links = [none()._replace(advise=advise) for advise in (times, plus)]
+    times = lambda memory, rollout: rollout._replace(reward=rollout.reward * memory.per_learner)
+    plus = lambda memory, rollout: rollout._replace(reward=rollout.reward + memory.shared)
+    links = [none()._replace(add_peer_targets=add_peer_targets) for add_peer_targets in (times, plus)]
     rows, whole = (jnp.full((1, 1, 1), 3.0), ()), ((), jnp.full((1, 1, 1), 10.0))
-    found = chain(*links).advise(ExchangeMemory(rows, whole), rewarded(1.0))
+    found = chain(*links).add_peer_targets(ExchangeState(rows, whole), rewarded(1.0))
     assert found.reward.item() == 13
 
 
 def test_a_chain_accounts_for_all_its_links():
-    links = [none()._replace(account=lambda m, n=n: {n: m["x"]}) for n in ("a", "b")]
-    assert chain(*links).account({"x": 4}) == {"a": 4, "b": 4}
+    links = [none()._replace(derive_metrics=lambda m, n=n: {n: m["x"]}) for n in ("a", "b")]
+    assert chain(*links).derive_metrics({"x": 4}) == {"a": 4, "b": 4}
 
 
 # Now and then
@@ -151,7 +151,7 @@ def test_every_third_update_they_meet_and_in_between_nothing_changes():
     apply, values, metrics = jax.jit(exchange.apply), [], []
     for update in range(1, 9):
         before = bits(cohort)
-        now = standing(2, samples=jnp.array([update, 10.0 * update]))
+        now = scores(2, samples=jnp.array([update, 10.0 * update]))
         memory, cohort, found = apply(KEY, memory, cohort, now)
         assert (bits(cohort) == before) == (update not in (3, 6))
         values.append(cohort.params["w"][:, 0].tolist())
@@ -169,17 +169,17 @@ def test_every_update_is_the_exchange_itself():
 
 
 def test_in_between_advice_goes_on():
-    times = lambda memory, rollout: rollout._replace(reward=rollout.reward * memory.rows[0])
-    exchange = every(4, change(lambda _, w, now: w, advise=times))
+    times = lambda memory, rollout: rollout._replace(reward=rollout.reward * memory.per_learner[0])
+    exchange = every(4, change(lambda _, w, now: w, add_peer_targets=times))
     memory, cohort = exchange.init(numbers(1))
     for expected in (0, 0, 0, 0, 1, 1, 1, 1, 2):
-        assert exchange.advise(memory, rewarded(1.0)).reward.item() == expected
-        memory, cohort, _ = exchange.apply(KEY, memory, cohort, standing(1))
+        assert exchange.add_peer_targets(memory, rewarded(1.0)).reward.item() == expected
+        memory, cohort, _ = exchange.apply(KEY, memory, cohort, scores(1))
 
 
 def test_every_passes_the_account_on():
     spent = lambda metrics: {"spent": 1}
-    assert every(3, none()._replace(account=spent)).account({}) == {"spent": 1}
+    assert every(3, none()._replace(derive_metrics=spent)).derive_metrics({}) == {"spent": 1}
 
 
 def test_schedules_nest():
@@ -188,7 +188,7 @@ def test_schedules_nest():
     memory, cohort = exchange.init(numbers(0))
     apply, values = jax.jit(exchange.apply), []
     for _ in range(12):
-        memory, cohort, _ = apply(KEY, memory, cohort, standing(1, samples=jnp.ones(1)))
+        memory, cohort, _ = apply(KEY, memory, cohort, scores(1, samples=jnp.ones(1)))
         values.append(cohort.params["w"].item())
     assert values == [0] * 5 + [6] * 6 + [12]
 
@@ -208,7 +208,7 @@ def test_exactly_so_many_take_part(fraction, num_learners, expected):
     memory, cohort = exchange.init(numbers(*[0] * num_learners))
     apply = jax.jit(exchange.apply)
     for i in range(10):
-        _, after, _ = apply(jax.random.key(i), memory, cohort, standing(num_learners))
+        _, after, _ = apply(jax.random.key(i), memory, cohort, scores(num_learners))
         assert np.sum(after.params["w"] == 1) == expected
 
 
@@ -216,7 +216,7 @@ def test_they_are_drawn_anew_each_time_and_all_get_their_turn():
     """200 draws of 2 in 5: each learner about 80 times, 6.9 the deviation, and all ten pairs occur."""
     exchange = participate(0.4, PRESENCE)
     memory, cohort = exchange.init(numbers(*[0] * 5))
-    draw = lambda key: exchange.apply(key, memory, cohort, standing(5))[1].params["w"][:, 0]
+    draw = lambda key: exchange.apply(key, memory, cohort, scores(5))[1].params["w"][:, 0]
     drawn = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 200)))
     assert np.all(np.abs(drawn.sum(0) - 80) < 28)
     assert len(np.unique(drawn, axis=0)) == 10
@@ -226,7 +226,7 @@ def test_who_was_absent_before_stays_absent():
     exchange = participate(0.5, PRESENCE)
     memory, cohort = exchange.init(numbers(*[0] * 6))
     here = jnp.arange(6) < 2
-    draw = lambda key: exchange.apply(key, memory, cohort, standing(6, present=here))[1].params["w"][:, 0]
+    draw = lambda key: exchange.apply(key, memory, cohort, scores(6, present=here))[1].params["w"][:, 0]
     drawn = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 50)))
     assert np.all(drawn[:, 2:] == 0)
     assert set(drawn.sum(1)) == {0, 1, 2}
@@ -238,7 +238,7 @@ def test_the_others_go_on_untouched_bit_for_bit():
     memory, cohort = exchange.init(cohort)
     apply = jax.jit(exchange.apply)
     for i in range(4):
-        _, after, metrics = apply(jax.random.key(i), memory, cohort, standing(4))
+        _, after, metrics = apply(jax.random.key(i), memory, cohort, scores(4))
         met = np.asarray(metrics["exchange/rounds"]) == 1
         assert met.sum() == 2
         for learner in range(4):
@@ -251,7 +251,7 @@ def test_the_draw_is_not_the_inner_exchanges_randomness():
     note = lambda key, w, now: seen.append(jax.random.key_data(key).tolist()) or w
     exchange = participate(0.5, change(note))
     memory, cohort = exchange.init(numbers(1, 2))
-    exchange.apply(KEY, memory, cohort, standing(2))
+    exchange.apply(KEY, memory, cohort, scores(2))
     key_draw, key_inner = (jax.random.key_data(key).tolist() for key in jax.random.split(KEY))
     assert seen == [key_inner]
     assert key_inner != key_draw
@@ -275,7 +275,7 @@ def test_only_the_named_parts_change_and_log_std_goes_with_the_actor(parts, chan
     before = cohort_of(net(3))
     memory, begun = exchange.init(before)
     assert bits(begun) == bits(before)
-    _, after, metrics = exchange.apply(KEY, memory, begun, standing(3))
+    _, after, metrics = exchange.apply(KEY, memory, begun, scores(3))
     for name in Net._fields:
         old, new = getattr(before.params, name), getattr(after.params, name)
         if name in changed:
@@ -295,7 +295,7 @@ def test_the_parts_of_a_real_network():
     before = trees.stack([one, jax.tree.map(lambda x: x + 1, one)])
     exchange = select(["actor"], average())
     memory, begun = exchange.init(before)
-    _, after, _ = exchange.apply(KEY, memory, begun, standing(2))
+    _, after, _ = exchange.apply(KEY, memory, begun, scores(2))
     assert bits(after.params.critic) == bits(before.params.critic)
     halfway = jax.tree.map(lambda x: x + 0.5, (one.params.actor, one.params.log_std))
     for learner in range(2):
@@ -312,7 +312,7 @@ def test_what_a_critics_numbers_are_measured_by_goes_with_the_critic(parts):
     before = trees.stack([one, one._replace(statistics=jax.tree.map(lambda x: x + 4, one.statistics))])
     exchange = select(parts, average())
     memory, begun = exchange.init(before)
-    _, after, _ = exchange.apply(KEY, memory, begun, standing(2))
+    _, after, _ = exchange.apply(KEY, memory, begun, scores(2))
     stayed = [bits(getattr(after.statistics, n)) == bits(getattr(before.statistics, n)) for n in UNITS]
     assert stayed == [parts == ["actor"]] * 2
     assert bits(after.statistics.obs) != bits(before.statistics.obs)
@@ -329,7 +329,7 @@ def test_without_a_log_std_an_actor_goes_alone():
     exchange = select(["actor"], average())
     params = {"actor": jnp.array([[1.0], [3.0]]), "critic": jnp.array([[1.0], [3.0]])}
     memory, cohort = exchange.init(cohort_of(params))
-    _, after, _ = exchange.apply(KEY, memory, cohort, standing(2))
+    _, after, _ = exchange.apply(KEY, memory, cohort, scores(2))
     assert jax.tree.map(lambda x: x[:, 0].tolist(), after.params) == {"actor": [2, 2], "critic": [1, 3]}
 
 
@@ -337,7 +337,7 @@ def test_without_a_log_std_an_actor_goes_alone():
 
 
 def test_together_all_begin_as_the_first():
-    exchange = together(average())
+    exchange = common_start(average())
     before = cohort_of(net(3))._replace(hypers=jnp.arange(3.0), opt_state=jnp.arange(3.0))
     _, begun = exchange.init(before)
     for learner in range(3):
@@ -349,8 +349,8 @@ def test_together_all_begin_as_the_first():
 
 def test_together_the_exchange_begins_with_the_common_parameters():
     seen = []
-    watch = none()._replace(init=lambda cohort: seen.append(cohort) or (ExchangeMemory(), cohort))
-    together(watch).init(numbers(4, 5))
+    watch = none()._replace(init=lambda cohort: seen.append(cohort) or (ExchangeState(), cohort))
+    common_start(watch).init(numbers(4, 5))
     assert seen[0].params["w"][:, 0].tolist() == [4, 4]
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 
-from shoal.distributed.mesh import ROWS, WHOLE
+from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
 from shoal.exchanges import selection
 from shoal.exchanges.make import ExchangeConfig, make_exchange
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.ops.statistics import Running
-from shoal.types import Exchange, ExchangeMemory, LearnerState, Rollout, Standing, Tree
+from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores, Tree
 
 NUM_LEARNERS = 6
 MESH = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
@@ -89,7 +89,7 @@ class Case(NamedTuple):
     """An exchange, and learners about to meet."""
 
     exchange: Exchange
-    memory: ExchangeMemory
+    memory: ExchangeState
     cohort: LearnerState
 
 
@@ -128,7 +128,7 @@ def case(name):
     exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored, mesh=MESH)
     memory, cohort = jax.jit(exchange.init)(fresh(anchored))
     for round in range(2):
-        now = standing(round)
+        now = scores(round)
         memory, cohort, _ = jitted(exchange)(
             jax.random.fold_in(KEY, round), memory, trained(cohort, round), now
         )
@@ -140,18 +140,18 @@ def jitted(exchange):
     return jax.jit(exchange.apply)
 
 
-def standing(seed=3):
+def scores(seed=3):
     rng = np.random.default_rng(seed)
     returns = jnp.asarray(rng.normal(size=NUM_LEARNERS), jnp.float32).at[1].set(jnp.nan)
     samples = jnp.asarray(rng.integers(1, 9, NUM_LEARNERS), jnp.float32)
-    return Standing(samples, returns, jnp.arange(NUM_LEARNERS), jnp.ones(NUM_LEARNERS, bool))
+    return Scores(samples, returns, jnp.arange(NUM_LEARNERS), jnp.ones(NUM_LEARNERS, bool))
 
 
 @cache
 def met(name):
     """(memory, cohort, metrics) after one more meeting."""
     exchange, memory, cohort = case(name)
-    return jitted(exchange)(KEY, memory, cohort, standing())
+    return jitted(exchange)(KEY, memory, cohort, scores())
 
 
 def bits(tree):
@@ -184,7 +184,7 @@ def test_every_kind_of_exchange_is_here():
 def test_the_same_inputs_give_the_same_outputs(name):
     exchange, memory, cohort = case(name)
     before = bits((memory, cohort))
-    again = jitted(exchange)(KEY, memory, cohort, standing())
+    again = jitted(exchange)(KEY, memory, cohort, scores())
     assert bits(again) == bits(met(name))
     assert bits((memory, cohort)) == before
 
@@ -194,8 +194,8 @@ def test_shapes_and_types_never_change(name):
     """From the start to the first meeting to the second; metrics are (L,) and float32."""
     exchange, memory, cohort = case(name)
     begun = jax.eval_shape(exchange.init, cohort)
-    first = jax.eval_shape(exchange.apply, KEY, *begun, standing())
-    second = jax.eval_shape(exchange.apply, KEY, *first[:2], standing())
+    first = jax.eval_shape(exchange.apply, KEY, *begun, scores())
+    second = jax.eval_shape(exchange.apply, KEY, *first[:2], scores())
     assert types(first) == types(second)
     assert types(first[:2]) == types(begun) == types((memory, cohort))
     for values in first[2].values():
@@ -210,7 +210,7 @@ def test_compiled_and_not_are_the_same(name):
     exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored)
     memory = trees.unpack(trees.pack(memory), jax.jit(exchange.init)(cohort)[0])
     with jax.disable_jit():
-        plain = exchange.apply(KEY, memory, cohort, standing())
+        plain = exchange.apply(KEY, memory, cohort, scores())
     assert_close(trees.pack(plain), trees.pack(met(name)))
 
 
@@ -228,7 +228,7 @@ def test_what_nobody_asked_to_share_stays_bit_for_bit(name):
         assert bits(after.statistics) == bits(before.statistics)
     if anchored:
         assert bits(after.anchor) == bits(after.params)
-    assert bits(after.memory) == bits(before.memory)
+    assert bits(after.private) == bits(before.private)
 
 
 @every_exchange
@@ -244,7 +244,7 @@ def test_finite_learners_stay_finite(name):
     """With everyone there, with half of them, with one, with nobody."""
     exchange, memory, cohort = case(name)
     for number in (6, 3, 1, 0):
-        now = standing()._replace(present=jnp.arange(NUM_LEARNERS) < number)
+        now = scores()._replace(present=jnp.arange(NUM_LEARNERS) < number)
         memory, cohort, metrics = jitted(exchange)(jax.random.key(number), memory, cohort, now)
         assert finite((memory, cohort, metrics))
 
@@ -253,23 +253,26 @@ def test_finite_learners_stay_finite(name):
 def test_permuted_learners_give_the_permuted_result(name):
     exchange, memory, cohort = case(name)
     order = jnp.array([3, 0, 5, 1, 4, 2])
-    permuted = memory._replace(rows=trees.take(memory.rows, order))
-    now = trees.take(standing(), order)
+    permuted = memory._replace(per_learner=trees.take(memory.per_learner, order))
+    now = trees.take(scores(), order)
     found = jitted(exchange)(KEY, permuted, trees.take(cohort, order), now)
     memory, cohort, metrics = met(name)
-    expected = memory._replace(rows=trees.take(memory.rows, order)), *trees.take((cohort, metrics), order)
+    expected = (
+        memory._replace(per_learner=trees.take(memory.per_learner, order)),
+        *trees.take((cohort, metrics), order),
+    )
     assert_close(found, expected)
 
 
 @every_exchange
 def test_two_devices_are_one(name):
     exchange, memory, cohort = case(name)
-    divided, whole = NamedSharding(MESH, ROWS), NamedSharding(MESH, WHOLE)
-    placed = ExchangeMemory(divided, whole)
+    divided, whole = NamedSharding(MESH, BY_LEARNER), NamedSharding(MESH, REPLICATED)
+    placed = ExchangeState(divided, whole)
     spread = lambda tree, where: jax.tree.map(lambda x: jax.device_put(x, where), tree)
-    memory = ExchangeMemory(spread(memory.rows, divided), spread(memory.whole, whole))
+    memory = ExchangeState(spread(memory.per_learner, divided), spread(memory.shared, whole))
     apply = jax.jit(exchange.apply, out_shardings=(placed, divided, divided))
-    found = apply(KEY, memory, spread(cohort, divided), spread(standing(), divided))
+    found = apply(KEY, memory, spread(cohort, divided), spread(scores(), divided))
     for leaf in jax.tree.leaves(found[1]):
         assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {NUM_LEARNERS // 2}
     assert_close(found, met(name))
@@ -280,16 +283,16 @@ def test_advice_has_the_rollouts_shape_and_leaves_the_rest(name):
     """On one of two devices, with its three learners: one piece of advice for each link that gives any."""
     configs, _ = CASES[name]
     exchange, memory, _ = case(name)
-    mine = ExchangeMemory(jax.tree.map(lambda x: x[: len(x) // 2], memory.rows), memory.whole)
+    mine = ExchangeState(jax.tree.map(lambda x: x[: len(x) // 2], memory.per_learner), memory.shared)
     rollout = rollout_of(3)
-    found = jax.jit(exchange.advise)(mine, rollout)
-    assert bits(found._replace(advice=())) == bits(rollout)
-    assert len(found.advice) == sum(config.penalises for config in configs)
-    for advice in found.advice:
-        assert advice.weight.shape == rollout.reward.shape
-        assert finite(advice)
-        for opinion in jax.tree.leaves(advice.opinion):
-            assert opinion.shape[:3] == rollout.reward.shape
+    found = jax.jit(exchange.add_peer_targets)(mine, rollout)
+    assert bits(found._replace(peer_targets=())) == bits(rollout)
+    assert len(found.peer_targets) == sum(config.penalises for config in configs)
+    for peer_targets in found.peer_targets:
+        assert peer_targets.weight.shape == rollout.reward.shape
+        assert finite(peer_targets)
+        for policy_terms in jax.tree.leaves(peer_targets.terms):
+            assert policy_terms.shape[:3] == rollout.reward.shape
 
 
 def rollout_of(num_learners) -> Tree:
@@ -309,7 +312,7 @@ def test_anchored_learners_begin_near_the_common_start():
 def test_absent_learners_keep_their_anchor():
     exchange, memory, cohort = case("average, anchored")
     here = jnp.arange(NUM_LEARNERS) < 2
-    _, after, _ = jitted(exchange)(KEY, memory, cohort, standing()._replace(present=here))
+    _, after, _ = jitted(exchange)(KEY, memory, cohort, scores()._replace(present=here))
     present, absent = np.flatnonzero(here), np.flatnonzero(~here)
     assert bits(trees.take(after.anchor, present)) == bits(trees.take(after.params, present))
     assert bits(trees.take(after.anchor, absent)) == bits(trees.take(cohort.anchor, absent))

@@ -17,7 +17,7 @@ from shoal.ops import trees
 from shoal.runs.session import open_session, watch
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
-from shoal.types import LearnerState, Rollout, Standing
+from shoal.types import LearnerState, Rollout, Scores
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
@@ -78,7 +78,7 @@ def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(num
     spec = make("CartPole-v1").spec
     settings = {"num_steps": 8, "num_minibatches": 1, "update_epochs": 1, "norm_adv": "none", "hidden": (8,)}
     settings |= change
-    many = ppo(PPOConfig(num_envs=2, **settings), spec, 10, across=("group",))
+    many = ppo(PPOConfig(num_envs=2, **settings), spec, 10, axes=("group",))
     one = ppo(PPOConfig(num_envs=2 * num_learners, **settings), spec, 10)
     alone = one.init(KEY)
     cohort = trees.stack([many.init(KEY)] * num_learners)
@@ -90,7 +90,7 @@ def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(num
         for i in range(num_learners):
             assert_close(trees.take(cohort.params, i), alone.params, rtol=1e-4, atol=1e-5)
             assert_close(trees.take(cohort.statistics, i), alone.statistics, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(cohort.memory.kl_coef[i], alone.memory.kl_coef)
+            np.testing.assert_allclose(cohort.private.kl_coef[i], alone.private.kl_coef)
             assert bits(trees.take(cohort.params, i)) == bits(trees.take(cohort.params, 0))
     moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), alone.params, one.init(KEY).params)
     assert max(jax.tree.leaves(moved)) > 1e-4
@@ -120,10 +120,10 @@ def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(change):
     config = replace(GRADIENTS, algo=replace(GRADIENTS.algo, **change))
     trainer = make_trainer(config)
     assert trainer.mesh.shape["learners"] == 2
-    begun = trainer.begin()
+    begun = trainer.init()
     state, _ = trainer.advance(begun, jnp.int32(6))
     assert bits(begun.cohort.params) != bits(state.cohort.params)
-    assert len(np.unique(np.asarray(state.worlds.step.obs)[:, 0], axis=0)) == 4
+    assert len(np.unique(np.asarray(state.envs.step.obs)[:, 0], axis=0)) == 4
     for i in range(1, 4):
         assert bits(trees.take(state.cohort.params, i)) == bits(trees.take(state.cohort.params, 0))
         assert bits(trees.take(state.cohort.opt_state, i)) == bits(trees.take(state.cohort.opt_state, 0))
@@ -147,7 +147,7 @@ def test_averaging_after_every_sgd_step_is_averaging_gradients():
     """w - lr mean_i g_i(w) = mean_i (w - lr g_i(w)), all the way to the minimum over all data."""
     x, y = regression(4)
     exchange, gradient = average(), jax.grad(squared_error)
-    everyone = Standing(jnp.zeros(4), jnp.zeros(4), jnp.zeros(4, jnp.int32), jnp.ones(4, bool))
+    everyone = Scores(jnp.zeros(4), jnp.zeros(4), jnp.zeros(4, jnp.int32), jnp.ones(4, bool))
     memory, cohort = exchange.init(LearnerState({"w": jnp.zeros((4, 3))}, (), (), (), ()))
     w = jnp.zeros(3)
 
@@ -216,7 +216,7 @@ def trainer(name, devices):
 
 @cache
 def begun(name, devices):
-    return trainer(name, devices).begin()
+    return trainer(name, devices).init()
 
 
 @cache
@@ -232,33 +232,33 @@ def test_meeting_compiles_nothing_and_many_iterations_are_as_many_one_by_one(nam
     counts = [jnp.int32(count) for count in (1, 1, 1, 3, 2)]
     with compilations() as compiled:
         for count in counts:
-            state, pulse = run.advance(state, count)
+            state, progress = run.advance(state, count)
     assert not compiled
     assert bits(state) == bits(whole)
-    assert bits(pulse.metrics) == bits(whole_pulse.metrics)
+    assert bits(progress.metrics) == bits(whole_pulse.metrics)
 
 
 @pytest.mark.parametrize("name", FEDERATIONS)
 def test_a_federation_on_two_devices_is_the_one_on_one(name):
     """Its memory but for the neighbours' policies, which are laid out by device."""
-    (two, pulse), (one, one_pulse) = advanced(name, 2), advanced(name, 1)
+    (two, progress), (one, one_pulse) = advanced(name, 2), advanced(name, 1)
     assert trainer(name, 2).mesh.shape["learners"] == 2
     assert trainer(name, 1).mesh.shape["learners"] == 1
     assert bits(begun(name, 2).cohort) == bits(begun(name, 1).cohort)
     assert_close(two.cohort, one.cohort)
-    assert_close(pulse, one_pulse)
-    assert bits(two.worlds.episodes) == bits(one.worlds.episodes)
-    assert_close(two.exchange.whole, one.exchange.whole)
+    assert_close(progress, one_pulse)
+    assert bits(two.envs.episodes) == bits(one.envs.episodes)
+    assert_close(two.exchange.shared, one.exchange.shared)
     if name == "pairs":
-        assert_close(two.exchange.rows, one.exchange.rows)
+        assert_close(two.exchange.per_learner, one.exchange.per_learner)
 
 
 def test_the_federation_meets_as_often_as_it_says():
     """8 updates: every third of 2 in 4 learners, so 4 meetings of one; the neighbours' 4 times."""
-    _, pulse = advanced("average and neighbours", 2)
-    assert np.sum(pulse.metrics["exchange/rounds"]) == 4
-    _, pulse = advanced("pairs", 2)
-    assert pulse.metrics["exchange/rounds"].tolist() == [4] * 4
+    _, progress = advanced("average and neighbours", 2)
+    assert np.sum(progress.metrics["exchange/rounds"]) == 4
+    _, progress = advanced("pairs", 2)
+    assert progress.metrics["exchange/rounds"].tolist() == [4] * 4
 
 
 def carry_on(config, folder, until=None):
@@ -274,7 +274,7 @@ def carry_on(config, folder, until=None):
 
 def test_stopped_and_resumed_a_federation_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
     """Stopped after the 7th of 14 updates, between two meetings: copies, counts and policies are saved."""
-    monkeypatch.setattr(MODULE, "PULSE_SECONDS", 0.0)
+    monkeypatch.setattr(MODULE, "PROGRESS_SECONDS", 0.0)
     config = federation("average and neighbours")
     straight, expected = carry_on(config, tmp_path / "straight")
     assert straight is None

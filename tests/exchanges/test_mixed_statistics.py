@@ -9,7 +9,7 @@ from shoal.exchanges import mixing, robust, topology
 from shoal.exchanges.mixing import average, from_server, gossip, gossip_in_pairs, mix
 from shoal.exchanges.products import linear
 from shoal.ops.statistics import Running, merge, summarise, variance
-from tests.exchanges.meetings import KEY, cohort_of, rows, standing
+from tests.exchanges.meetings import KEY, cohort_of, rows, scores
 
 NAN = float("nan")
 
@@ -38,7 +38,7 @@ class Counting:
     def __init__(self, exchange, num_learners, offset=0.0):
         self.rng, self.offset, self.num_learners = np.random.default_rng(1), offset, num_learners
         self.apply, self.statistics, self.seen = jax.jit(exchange.apply), start(num_learners), []
-        self.memory, _ = exchange.init(cohort_of(jnp.zeros((num_learners, 1))))
+        self.private, _ = exchange.init(cohort_of(jnp.zeros((num_learners, 1))))
         self.rounds = 0
 
     def collect(self):
@@ -49,8 +49,8 @@ class Counting:
     def meet(self, **changes):
         self.rounds += 1
         cohort = cohort_of(jnp.zeros((self.num_learners, 1)), {"obs": self.statistics})
-        key, now = jax.random.fold_in(KEY, self.rounds), standing(self.num_learners, **changes)
-        self.memory, cohort, _ = self.apply(key, self.memory, cohort, now)
+        key, now = jax.random.fold_in(KEY, self.rounds), scores(self.num_learners, **changes)
+        self.private, cohort, _ = self.apply(key, self.private, cohort, now)
         self.statistics = cohort.statistics["obs"]
 
     def totals(self):
@@ -129,7 +129,7 @@ def test_the_statistics_of_two_neighbours_by_hand():
     exchange = gossip(np.array([[0.75, 0.25], [0.25, 0.75]]))
     statistics = Running(jnp.array([2.0, 6.0]), jnp.array([[1.0], [5.0]]), jnp.array([[4.0], [6.0]]))
     memory, _ = exchange.init(cohort_of(rows(0, 0)))
-    _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0), statistics), standing(2))
+    _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0), statistics), scores(2))
     np.testing.assert_allclose(cohort.statistics.count, [3, 5], rtol=1e-6)
     np.testing.assert_allclose(cohort.statistics.mean[:, 0], [3, 4.6], rtol=1e-6)
     np.testing.assert_allclose(cohort.statistics.m2[:, 0], [16.5, 12.7], rtol=1e-5)
@@ -143,7 +143,7 @@ def test_weights_apply_to_statistics_too():
     exchange = average(weights="samples")
     statistics = Running(jnp.array([2.0, 4.0]), jnp.array([0.0, 10.0]), jnp.array([8.0, 4.0]))
     memory, _ = exchange.init(cohort_of(rows(0, 0)))
-    now = standing(2, samples=[3.0, 1.0])
+    now = scores(2, samples=[3.0, 1.0])
     _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0), statistics), now)
     assert cohort.statistics.count.tolist() == [2.5, 2.5]
     np.testing.assert_allclose(cohort.statistics.mean, [4, 4], rtol=1e-6)
@@ -156,7 +156,7 @@ def test_robust_rules_take_the_median_of_the_present():
     count, mean = jnp.array([2.0, 4.0, 10.0, 7.0]), jnp.array([[1.0], [2.0], [1e9], [-1e9]])
     statistics = Running(count, mean, jnp.array([[2.0], [12.0], [1e10], [0.0]]))
     memory, _ = exchange.init(cohort_of(rows(0, 0, 0, 0)))
-    now = standing(4, present=[True, True, True, False])
+    now = scores(4, present=[True, True, True, False])
     _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0, 0, 0), statistics), now)
     assert cohort.statistics.count.tolist() == [4, 4, 4, 7]
     assert cohort.statistics.mean[:, 0].tolist() == [2, 2, 2, -1e9]
@@ -167,7 +167,7 @@ def test_statistics_that_are_not_shared_stay():
     exchange = average(share_statistics=False)
     statistics = summaries(collected(np.random.default_rng(0), 2))
     memory, _ = exchange.init(cohort_of(rows(0, 0)))
-    _, cohort, metrics = exchange.apply(KEY, memory, cohort_of(rows(0, 0), statistics), standing(2))
+    _, cohort, metrics = exchange.apply(KEY, memory, cohort_of(rows(0, 0), statistics), scores(2))
     jax.tree.map(np.testing.assert_array_equal, cohort.statistics, statistics)
     assert metrics["exchange/bytes"].tolist() == [4, 4]
 
@@ -179,7 +179,7 @@ def test_an_absent_learners_lost_statistics_reach_nobody(kind):
     count, mean = jnp.array([2.0, 2.0, 2.0]), jnp.array([1.0, 3.0, NAN])
     statistics = Running(count, mean, jnp.array([1.0, 1.0, NAN]))
     memory, _ = exchange.init(cohort_of(rows(0, 0, 0)))
-    now = standing(3, present=[True, True, False])
+    now = scores(3, present=[True, True, False])
     _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0, 0), statistics), now)
     assert np.isfinite(cohort.statistics.mean[:2]).all()
     assert np.isfinite(cohort.statistics.m2[:2]).all()
@@ -192,7 +192,7 @@ def after_adam(exchange, **changes):
     """Three learners' Adam, with moments 1, 2, 6 and counters 1, 2, 3, after a meeting."""
     moments = {"mu": rows(1, 2, 6), "count": jnp.array([1, 2, 3])}
     memory, cohort = exchange.init(cohort_of(rows(0, 0, 0), (), moments))
-    _, cohort, metrics = exchange.apply(KEY, memory, cohort, standing(3, **changes))
+    _, cohort, metrics = exchange.apply(KEY, memory, cohort, scores(3, **changes))
     return cohort.opt_state["mu"][:, 0].tolist(), cohort.opt_state["count"].tolist(), metrics
 
 
@@ -222,7 +222,7 @@ def test_shared_second_moments_never_turn_negative():
     moments = {"nu": jnp.zeros((len(matrix), 1)).at[learner].set(1.0)}
     exchange = gossip(matrix, share_moments=True)
     memory, cohort = exchange.init(cohort_of(jnp.zeros((len(matrix), 1)), (), moments))
-    _, cohort, _ = exchange.apply(KEY, memory, cohort, standing(len(matrix)))
+    _, cohort, _ = exchange.apply(KEY, memory, cohort, scores(len(matrix)))
     assert np.min(cohort.opt_state["nu"]) >= 0
 
 
@@ -243,7 +243,7 @@ def more_than_one():
 def test_merged_is_the_mean_learner_with_all_the_data():
     data = collected(np.random.default_rng(3), 3)
     cohort = cohort_of(rows(1, 2, 6), {"obs": summaries(data)}, jnp.arange(3.0))
-    one = mixing.merged(cohort)
+    one = mixing.mean_learner(cohort)
     assert one.params["w"].tolist() == [[3]]
     assert one.opt_state.tolist() == [0]
     pooled = np.concatenate(data)

@@ -12,7 +12,7 @@ from shoal.exchanges.make import ExchangeConfig, server_for
 from shoal.exchanges.mixing import average, gossip, gossip_in_pairs, mix, weigh
 from shoal.exchanges.products import linear
 from shoal.types import LearnerState
-from tests.exchanges.meetings import KEY, Federation, meet, random_rows, rows, standing
+from tests.exchanges.meetings import KEY, Federation, meet, random_rows, rows, scores
 
 NAN = float("nan")
 
@@ -53,7 +53,7 @@ def random_matrix(num_learners, degree, seed=0):
     ],
 )
 def test_what_learners_count_by(weights, changes, expected):
-    assert weigh(weights, standing(3, **changes)).tolist() == expected
+    assert weigh(weights, scores(3, **changes)).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_every_coordinate_of_every_leaf_is_averaged():
     params = {"a": jnp.arange(6.0).reshape(2, 3), "b": jnp.array([[[1.0, 2.0]], [[3.0, 6.0]]])}
     exchange = average()
     memory, cohort = exchange.init(LearnerState(params, (), (), (), ()))
-    _, after, _ = exchange.apply(KEY, memory, cohort, standing(2))
+    _, after, _ = exchange.apply(KEY, memory, cohort, scores(2))
     assert after.params["a"].tolist() == [[1.5, 2.5, 3.5]] * 2
     assert after.params["b"].tolist() == [[[2, 4]]] * 2
 

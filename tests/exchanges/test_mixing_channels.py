@@ -9,7 +9,7 @@ from shoal.exchanges import channels, robust, topology
 from shoal.exchanges.make import ExchangeConfig, channel_for
 from shoal.exchanges.mixing import Channel, average, from_server, gossip, gossip_in_pairs, mix
 from shoal.ops.statistics import Running
-from tests.exchanges.meetings import KEY, Federation, cohort_of, random_rows, rows, standing
+from tests.exchanges.meetings import KEY, Federation, cohort_of, random_rows, rows, scores
 
 
 def test_a_clipped_change_is_averaged_and_the_rest_forgotten():
@@ -192,12 +192,12 @@ def after_two_rounds(exchange) -> dict:
     memory, cohort = exchange.init(cohort_of(random_rows(6, 100), statistics))
     apply, metrics = jax.jit(exchange.apply), {}
     for here in ROUNDS:
-        memory, cohort, metrics = apply(KEY, memory, cohort, standing(6, present=here.astype(bool)))
+        memory, cohort, metrics = apply(KEY, memory, cohort, scores(6, present=here.astype(bool)))
     return metrics
 
 
 def test_whoever_has_no_partner_sends_nothing():
     exchange = gossip_in_pairs(share_statistics=False)
     memory, cohort = exchange.init(cohort_of(random_rows(5, 100)))
-    _, _, metrics = jax.jit(exchange.apply)(KEY, memory, cohort, standing(5))
+    _, _, metrics = jax.jit(exchange.apply)(KEY, memory, cohort, scores(5))
     assert sorted(metrics["exchange/bytes"].tolist()) == [0, 400, 400, 400, 400]

@@ -18,7 +18,7 @@ from shoal.exchanges.routing import HERE, Transport
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.ops.statistics import Running
-from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Rollout, Standing
+from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Rollout, Scores
 
 T, E, SIZE = 3, 2, 4
 KEY = jax.random.key(0)
@@ -55,16 +55,16 @@ def rollout_of(num, seed=1, size=SIZE):
 def everyone(num, absent=()):
     here = np.ones(num, bool)
     here[list(absent)] = False
-    return Standing(jnp.ones(num), jnp.ones(num), jnp.ones(num, jnp.int32), jnp.asarray(here))
+    return Scores(jnp.ones(num), jnp.ones(num), jnp.ones(num, jnp.int32), jnp.asarray(here))
 
 
 def by_loop(learner, matrix, cohort, rollout):
     """sum_j W_ij opinion_j(obs_i), an edge at a time; the weights (L,) and the opinions, L first."""
-    rows, opinion = [], jax.jit(learner.opinion)
+    rows, policy_terms = [], jax.jit(learner.policy_terms)
     for i in range(len(matrix)):
-        zero = jax.tree.map(jnp.zeros_like, opinion(trees.take(cohort, 0), rollout.obs[:, i]))
+        zero = jax.tree.map(jnp.zeros_like, policy_terms(trees.take(cohort, 0), rollout.obs[:, i]))
         for j in np.flatnonzero(matrix[i]):
-            heard = opinion(trees.take(cohort, int(j)), rollout.obs[:, i])
+            heard = policy_terms(trees.take(cohort, int(j)), rollout.obs[:, i])
             zero = jax.tree.map(lambda a, b, w=matrix[i, j]: a + w * b, zero, heard)
         rows.append(zero)
     return matrix.sum(1), trees.stack(rows)
@@ -74,15 +74,15 @@ def assert_heard(given, expected, atol=1e-5):
     """Advice (T, L, E) is what the loop says (L, T, E)."""
     total, opinions = expected
     np.testing.assert_allclose(given.weight, np.broadcast_to(total[None, :, None], given.weight.shape))
-    first = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), given.opinion)
+    first = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), given.terms)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=atol), first, opinions)
 
 
-def met(exchange, cohort, standing=None, key=KEY, memory=None):
+def met(exchange, cohort, scores=None, key=KEY, memory=None):
     """The exchange's memory after one meeting."""
     memory = jax.jit(exchange.init)(cohort)[0] if memory is None else memory
-    standing = standing or everyone(trees.num_rows(cohort))
-    return jax.jit(exchange.apply)(key, memory, cohort, standing)[0]
+    scores = scores or everyone(trees.num_rows(cohort))
+    return jax.jit(exchange.apply)(key, memory, cohort, scores)[0]
 
 
 @pytest.mark.parametrize("group", [1, 2, 4])
@@ -90,10 +90,10 @@ def test_advice_is_a_loop_over_the_edges(group):
     """Directed edges, a self edge, a learner that nobody advises; however many are asked at a time."""
     cohort, rollout = cohort_of(4), rollout_of(4)
     exchange = neighbours(TOY, DIRECTED, group=group)
-    (given,) = exchange.advise(met(exchange, cohort), rollout).advice
+    (given,) = exchange.add_peer_targets(met(exchange, cohort), rollout).peer_targets
     assert_heard(given, by_loop(TOY, DIRECTED, cohort, rollout))
     assert not given.weight[:, 2].any()
-    assert not given.opinion[0][:, 2].any()
+    assert not given.terms[0][:, 2].any()
 
 
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
@@ -103,11 +103,11 @@ def test_a_ppo_learners_advice_is_a_loop_too(kind):
     matrix = DIRECTED[:3, :3] + np.float32(np.eye(3))
     exchange = neighbours(learner, matrix)
     rollout = rollout_of(3, size=3)
-    (given,) = jax.jit(exchange.advise)(met(exchange, cohort), rollout).advice
+    (given,) = jax.jit(exchange.add_peer_targets)(met(exchange, cohort), rollout).peer_targets
     assert_heard(given, by_loop(learner, matrix, cohort, rollout), atol=1e-4)
     mine = cohort._replace(statistics=jax.tree.map(lambda x: jnp.roll(x, 1, 0), cohort.statistics))
     other, _ = by_loop(learner, matrix, mine, rollout)[1]
-    assert np.abs(jnp.moveaxis(given.opinion[0], 1, 0) - other).max() > 1e-3
+    assert np.abs(jnp.moveaxis(given.terms[0], 1, 0) - other).max() > 1e-3
 
 
 @cache
@@ -128,12 +128,12 @@ def test_nobody_is_heard_before_the_first_meeting():
     cohort, rollout = cohort_of(4), rollout_of(4)
     memory, _ = exchange.init(cohort)
     for meeting in (False, False, True):
-        (given,) = exchange.advise(memory, rollout).advice
+        (given,) = exchange.add_peer_targets(memory, rollout).peer_targets
         assert not given.weight.any()
-        assert not any(x.any() for x in jax.tree.leaves(given.opinion))
+        assert not any(x.any() for x in jax.tree.leaves(given.terms))
         memory, _, metrics = exchange.apply(KEY, memory, cohort, everyone(4))
         assert metrics["exchange/bytes"].any() == meeting
-    (given,) = exchange.advise(memory, rollout).advice
+    (given,) = exchange.add_peer_targets(memory, rollout).peer_targets
     assert_heard(given, by_loop(TOY, DIRECTED, cohort, rollout))
 
 
@@ -146,7 +146,7 @@ def test_policies_are_frozen_until_the_next_meeting():
         cohort = old if update <= 2 else new  # they learn on, and nobody hears of it
         memory, after, _ = exchange.apply(KEY, memory, cohort, everyone(4))
         jax.tree.map(np.testing.assert_array_equal, after, cohort)
-        (given,) = exchange.advise(memory, rollout).advice
+        (given,) = exchange.add_peer_targets(memory, rollout).peer_targets
         if speakers is not None:
             assert_heard(given, by_loop(TOY, DIRECTED, speakers, rollout))
 
@@ -155,7 +155,7 @@ def test_two_who_are_both_there_hear_each_other_anew():
     """Learner 3 stays away the second time: what it said and what it heard stay as they were."""
     exchange, old, new = neighbours(TOY, DIRECTED), cohort_of(4), cohort_of(4, seed=8)
     memory = met(exchange, new, everyone(4, absent=[3]), memory=met(exchange, old))
-    (given,) = exchange.advise(memory, rollout_of(4)).advice
+    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
     fresh, stale = DIRECTED.copy(), np.zeros_like(DIRECTED)
     for place in ((0, 3), (3, 0)):
         stale[place], fresh[place] = DIRECTED[place], 0
@@ -165,7 +165,9 @@ def test_two_who_are_both_there_hear_each_other_anew():
 
 def test_who_was_never_there_is_never_heard():
     exchange, cohort = neighbours(TOY, DIRECTED), cohort_of(4)
-    (given,) = exchange.advise(met(exchange, cohort, everyone(4, absent=[1])), rollout_of(4)).advice
+    (given,) = exchange.add_peer_targets(
+        met(exchange, cohort, everyone(4, absent=[1])), rollout_of(4)
+    ).peer_targets
     left = DIRECTED.copy()
     left[1], left[:, 1] = 0, 0
     assert_heard(given, by_loop(TOY, left, cohort, rollout_of(4)))
@@ -177,16 +179,20 @@ def test_two_devices_say_what_one_says(matrix):
     cohort, rollout = cohort_of(num), rollout_of(num)
     devices = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
     one, two = neighbours(TOY, matrix), neighbours(TOY, matrix, Transport(devices))
-    (alone,) = jax.jit(one.advise)(met(one, cohort), rollout).advice
-    turned = lambda axis: lambda tree: jax.tree.map(lambda x: jnp.moveaxis(x, *axis), tree)
+    (alone,) = jax.jit(one.add_peer_targets)(met(one, cohort), rollout).peer_targets
+    transposed = lambda axis: lambda tree: jax.tree.map(lambda x: jnp.moveaxis(x, *axis), tree)
 
-    def advise(memory, obs):  # a device has its own learners, counted from 0; L goes first to be divided
+    def add_peer_targets(
+        memory, obs
+    ):  # a device has its own learners, counted from 0; L goes first to be divided
         here = obs.shape[0]
-        given = two.advise(memory, rollout_of(here)._replace(obs=jnp.moveaxis(obs, 0, 1)))
-        return turned((1, 0))(given.advice)
+        given = two.add_peer_targets(memory, rollout_of(here)._replace(obs=jnp.moveaxis(obs, 0, 1)))
+        return transposed((1, 0))(given.peer_targets)
 
-    spread = mesh.on_each_device(devices, advise, (mesh.ROWS, mesh.ROWS), mesh.ROWS)
-    (divided,) = turned((0, 1))(jax.jit(spread)(met(two, cohort), jnp.moveaxis(rollout.obs, 1, 0)))
+    spread = mesh.on_each_device(
+        devices, add_peer_targets, (mesh.BY_LEARNER, mesh.BY_LEARNER), mesh.BY_LEARNER
+    )
+    (divided,) = transposed((0, 1))(jax.jit(spread)(met(two, cohort), jnp.moveaxis(rollout.obs, 1, 0)))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), divided, alone)
 
 
@@ -196,9 +202,9 @@ def test_a_star_of_sixteen_keeps_thirty_policies():
     two = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data")))
     for transport, rows in ((HERE, 30), (two, 2 * (15 + 7))):  # the hub's device has the longer share
         memory, _ = neighbours(TOY, topology.star(16), transport).init(cohort)
-        snapshots, _ = memory.rows
+        snapshots, _ = memory.per_learner
         assert {leaf.shape[0] for leaf in jax.tree.leaves(snapshots)} == {rows}
-    assert neighbours_in_pairs(TOY, 16).init(cohort)[0].rows[0].rows.target.shape == (16,)
+    assert neighbours_in_pairs(TOY, 16).init(cohort)[0].per_learner[0].rows.target.shape == (16,)
 
 
 def test_bytes_are_counted_where_a_policy_leaves():
@@ -216,17 +222,17 @@ def test_pairs_are_drawn_anew(num):
     """Everybody hears one other; of an even number, the one that hears it."""
     exchange, cohort = neighbours_in_pairs(TOY, num), cohort_of(num)
     memory, _ = exchange.init(cohort)
-    assert not exchange.advise(memory, rollout_of(num)).advice[0].weight.any()
+    assert not exchange.add_peer_targets(memory, rollout_of(num)).peer_targets[0].weight.any()
     seen = set()
     for seed in range(8):
         memory, _, _ = exchange.apply(jax.random.key(seed), memory, cohort, everyone(num))
-        rows = np.asarray(memory.rows[0].rows.params["w"])
+        rows = np.asarray(memory.per_learner[0].rows.params["w"])
         partner = [int(np.flatnonzero((np.asarray(cohort.params["w"]) == row).all(1))[0]) for row in rows]
         assert all(i != j for i, j in enumerate(partner))
         if num % 2 == 0:
             assert all(partner[j] == i for i, j in enumerate(partner))
         seen.add(tuple(partner))
-        (given,) = exchange.advise(memory, rollout_of(num)).advice
+        (given,) = exchange.add_peer_targets(memory, rollout_of(num)).peer_targets
         assert (given.weight == 1).all()
     assert len(seen) > 3
 
@@ -240,8 +246,8 @@ def test_the_update_leaves_the_policies_it_heard_alone():
     @jax.jit
     def learn(memory, cohort):
         obs = rollout_of(3, size=3)
-        rollout = exchange.advise(memory, obs._replace(action=jnp.int32(obs.action)))
-        axes = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, advice=1)
+        rollout = exchange.add_peer_targets(memory, obs._replace(action=jnp.int32(obs.action)))
+        axes = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, peer_targets=1)
         keys = jax.random.split(KEY, 3)
         return jax.vmap(learner.update, (0, 0, axes))(keys, cohort, rollout)
 
@@ -282,7 +288,7 @@ def test_a_penalty_beside_averaging_holds_a_learner_near_what_it_received():
     cohort = cohort_of(4, seed=5)
     memory, after, _ = exchange.apply(KEY, memory, cohort, everyone(4))
     np.testing.assert_allclose(after.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
-    (given,) = exchange.advise(memory, rollout_of(4)).advice
+    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
     assert_heard(given, by_loop(TOY, np.eye(4, dtype=np.float32), after, rollout_of(4)))
 
 
@@ -297,7 +303,7 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
     cohort = cohort_of(4, seed=5)
     memory, after, _ = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort, everyone(4))
     np.testing.assert_allclose(after.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
-    (given,) = exchange.advise(memory, rollout_of(4)).advice
+    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
     matrix = (np.ones((4, 4), np.float32) - np.eye(4, dtype=np.float32)) / 3
     assert_heard(given, by_loop(TOY, matrix, after, rollout_of(4)))
 
@@ -306,7 +312,7 @@ def test_some_of_them_meet():
     """With a participation of one half, edges between the two who came are fresh, and no others."""
     exchange = participate(0.5, neighbours(TOY, topology.complete(4)))
     memory, _, metrics = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort_of(4), everyone(4))
-    (given,) = exchange.advise(memory, rollout_of(4)).advice
+    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
     assert sorted(given.weight[0, :, 0].tolist()) == [0.0, 0.0, 1.0, 1.0]
     assert sorted(metrics["exchange/bytes"].tolist()) == [0.0, 0.0, 32.0, 32.0]
 
@@ -314,8 +320,8 @@ def test_some_of_them_meet():
 def test_two_exchanges_give_two_pieces_of_advice():
     configs = [ExchangeConfig(exchange="neighbours", local_updates=1, topology=t) for t in ("ring", "star")]
     exchange, cohort = make_exchange(tuple(configs), TOY, 4), cohort_of(4)
-    advice = exchange.advise(met(exchange, cohort), rollout_of(4)).advice
-    for given, config in zip(advice, configs, strict=True):
+    peer_targets = exchange.add_peer_targets(met(exchange, cohort), rollout_of(4)).peer_targets
+    for given, config in zip(peer_targets, configs, strict=True):
         assert_heard(given, by_loop(TOY, penalty_weights(config, 4, 0), cohort, rollout_of(4)))
 
 
@@ -340,4 +346,4 @@ def test_an_anchored_federation_begins_at_its_common_start():
 
 def test_a_learner_without_opinions_cannot_be_a_neighbour():
     with pytest.raises(ShoalError, match="gives no opinions"):
-        neighbours(TOY._replace(opinion=None), DIRECTED)
+        neighbours(TOY._replace(policy_terms=None), DIRECTED)

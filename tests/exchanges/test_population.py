@@ -18,7 +18,7 @@ from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
-from shoal.types import Box, Discrete, EnvSpec, Rollout, Standing
+from shoal.types import Box, Discrete, EnvSpec, Rollout, Scores
 
 KEY = jax.random.key(5)
 SCORES = (15.0, 10.0, 2.0, 8.0)
@@ -66,16 +66,14 @@ def cohort():
     optimisers = jax.tree.map(
         lambda x: x + count if jnp.issubdtype(x.dtype, jnp.integer) else x, learners.opt_state
     )
-    memory = learners.memory._replace(num_updates=1 + count)
-    return learners._replace(hypers=hypers, opt_state=optimisers, memory=memory)
+    memory = learners.private._replace(num_updates=1 + count)
+    return learners._replace(hypers=hypers, opt_state=optimisers, private=memory)
 
 
-def standing(returns=SCORES, episodes=100, present=True):
+def scores(returns=SCORES, episodes=100, present=True):
     num = len(returns)
     everyone = lambda x, kind: jnp.broadcast_to(jnp.array(x, kind), (num,))
-    return Standing(
-        jnp.zeros(num), jnp.array(returns), everyone(episodes, jnp.int32), everyone(present, bool)
-    )
+    return Scores(jnp.zeros(num), jnp.array(returns), everyone(episodes, jnp.int32), everyone(present, bool))
 
 
 def met(exchange, now):
@@ -99,20 +97,20 @@ def member(tree, index):
 def test_the_two_worst_become_the_two_best_in_all_but_memory():
     """Scores 15, 10, 2, 8 at 50 %: {2, 3} <- {0, 1}. Without priors the hyperparameters stay as copied."""
     before = cohort()
-    after, parent = met(population(truncation(0.5), {}), standing())
+    after, parent = met(population(truncation(0.5), {}), scores())
     assert parent[:2] == [0, 1]
     assert sorted(parent[2:]) == [0, 1]
     for name in ("params", "opt_state", "statistics", "hypers"):
         old, new = getattr(before, name), getattr(after, name)
         assert len({str(member(old, i)) for i in range(4)}) == 4, f"the test needs {name} that differ"
         assert [member(new, i) for i in range(4)] == [member(old, i) for i in parent], name
-    assert bits(after.memory) == bits(before.memory)
-    assert len({str(member(after.memory, i)) for i in range(4)}) == 4
+    assert bits(after.private) == bits(before.private)
+    assert len({str(member(after.private, i)) for i in range(4)}) == 4
 
 
 def test_the_mutated_are_copies_but_for_the_hyperparameters_that_evolve():
     before = cohort()
-    after, parent = met(population(truncation(0.5), EVOLVED), standing())
+    after, parent = met(population(truncation(0.5), EVOLVED), scores())
     assert bits((after.params, after.opt_state, after.statistics)) == bits(
         trees.take((before.params, before.opt_state, before.statistics), np.array(parent))
     )
@@ -129,7 +127,7 @@ def test_a_migrant_from_a_hastier_group_gets_its_new_groups_hyperparameters():
     exchange = population(winner(), {}, groups=2)
     apply, (memory, now) = jax.jit(exchange.apply), exchange.init(cohort())
     for meeting in range(1, 6):
-        memory, now, metrics = apply(KEY, memory, now, standing((15.0, 10.0, 8.0, 2.0), 100 * meeting))
+        memory, now, metrics = apply(KEY, memory, now, scores((15.0, 10.0, 8.0, 2.0), 100 * meeting))
         parents = [0, 0, 2, 0] if meeting == 5 else [0, 0, 2, 3]
         assert metrics["population/parent"].tolist() == parents
     for name, source in {"params": 0, "statistics": 0, "hypers": 2}.items():
@@ -144,7 +142,7 @@ def test_groups_must_divide_the_learners():
 def test_what_was_decided_is_in_the_metrics():
     exchange = population(winner(), EVOLVED)
     memory, begun = exchange.init(cohort())
-    _, _, metrics = jax.jit(exchange.apply)(KEY, memory, begun, standing())
+    _, _, metrics = jax.jit(exchange.apply)(KEY, memory, begun, scores())
     assert {name: x.tolist() for name, x in metrics.items()} == {
         "population/parent": [0, 0, 0, 0],
         "population/score": [*SCORES],
@@ -163,7 +161,7 @@ RULES = {
 def test_the_champion_is_the_same_to_the_bit_and_the_changed_stay_within_bounds(name):
     """Fifty selections of the same four; who is not replaced keeps every bit but those to be changed."""
     priors = EVOLVED | {"clip_coef": PRIORS["clip_coef"]}
-    exchange, before, now = population(RULES[name], priors), cohort(), standing()
+    exchange, before, now = population(RULES[name], priors), cohort(), scores()
     memory, begun = exchange.init(before)
     apply = jax.jit(jax.vmap(lambda key: exchange.apply(key, memory, begun, now)[1:]))
     many, metrics = apply(jax.random.split(KEY, 50))
@@ -210,7 +208,7 @@ def test_a_learner_lately_replaced_is_neither_donor_nor_victim():
     ]
     for returns, episodes, expected in meetings:
         before = learners
-        memory, learners, metrics = apply(KEY, memory, learners, standing(returns, episodes))
+        memory, learners, metrics = apply(KEY, memory, learners, scores(returns, episodes))
         assert metrics["population/parent"].tolist() == expected
         for learner in range(4):
             assert (member(learners, learner) == member(before, learner)) == (expected[learner] == learner)
@@ -218,9 +216,9 @@ def test_a_learner_lately_replaced_is_neither_donor_nor_victim():
 
 def test_the_absent_and_the_unscored_are_left_alone():
     exchange = population(truncation(0.5), EVOLVED)
-    _, parent = met(exchange, standing(present=[True, False, False, True]))
+    _, parent = met(exchange, scores(present=[True, False, False, True]))
     assert parent == [0, 1, 2, 0]
-    after, parent = met(exchange, standing((jnp.nan, 10.0, 2.0, jnp.nan)))
+    after, parent = met(exchange, scores((jnp.nan, 10.0, 2.0, jnp.nan)))
     assert parent == [0, 1, 1, 3]
     for learner in (0, 1, 3):
         assert member(after, learner) == member(cohort(), learner)
@@ -232,7 +230,7 @@ def test_the_first_meetings_pass_without_a_selection():
     apply, replaced = jax.jit(exchange.apply), []
     for _ in range(4):
         before = bits(learners)
-        memory, learners, metrics = apply(KEY, memory, learners, standing(episodes=10))
+        memory, learners, metrics = apply(KEY, memory, learners, scores(episodes=10))
         replaced.append((metrics["population/parent"] != jnp.arange(4)).sum().item())
         assert (bits(learners) == before) == (replaced[-1] == 0)
     assert replaced == [0, 0, 2, 1]  # at the fourth, 2 and 3 have no new episodes: 1 becomes 0
@@ -278,7 +276,7 @@ def test_a_plan_sets_the_values_at_the_updates_it_names():
     memory, learners = exchange.init(before)
     apply, seen = jax.jit(exchange.apply), [learners.hypers]
     for _ in range(6):
-        memory, learners, metrics = apply(KEY, memory, learners, standing())
+        memory, learners, metrics = apply(KEY, memory, learners, scores())
         seen.append(learners.hypers)
         assert metrics == {}
     rates, gammas = ([np.asarray(getattr(x, name)) for x in seen] for name in ("learning_rate", "gamma"))
@@ -295,7 +293,7 @@ def test_a_plan_sets_the_values_at_the_updates_it_names():
 def test_a_mutation_is_the_value_the_next_update_is_made_with():
     """As if a learner with those settings had been made; neither value alone, nor the donor's, does it."""
     before = cohort()
-    after, parent = met(population(truncation(0.5), EVOLVED, resample=0), standing())
+    after, parent = met(population(truncation(0.5), EVOLVED, resample=0), scores())
     key_see, key_learn = jax.random.split(jax.random.key(8))
     rollout = experience(key_see)
     for learner in (2, 3):
@@ -305,7 +303,7 @@ def test_a_mutation_is_the_value_the_next_update_is_made_with():
         built = ppo(settings, SPEC, 10)
         own = jax.jit(built.init)(KEY).hypers
         assert bits(own) == bits(mutant.hypers)
-        solo = donor._replace(hypers=own, memory=trees.take(before.memory, learner))
+        solo = donor._replace(hypers=own, private=trees.take(before.private, learner))
         update = jax.jit(LEARNER.update)
         found = update(key_learn, mutant, rollout)[0].params
         expected = jax.jit(built.update)(key_learn, solo, rollout)[0].params
@@ -327,7 +325,7 @@ def test_many_selections_are_one_program(compilations):
     select = ExchangeConfig(exchange="truncation", local_updates=2, min_episodes=1, fraction=0.5)
     config = TrainConfig("jax:CartPole-v1", algo=small, steps=512, learners=4, reports=4, exchanges=(select,))
     trainer = make_trainer(config)
-    state, counts, rates = trainer.begin(), [jnp.int32(n) for n in (2, 2, 6, 30)], []
+    state, counts, rates = trainer.init(), [jnp.int32(n) for n in (2, 2, 6, 30)], []
     rates.append(np.asarray(state.cohort.hypers.learning_rate))
     with compilations() as compiled:
         for count in counts:

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.errors import ShoalError
 from shoal.exchanges import selection
-from shoal.exchanges.selection import Selected, subpopulations, take_over, tournament, truncation, winner
+from shoal.exchanges.selection import Selected, copy_parents, subpopulations, tournament, truncation, winner
 from shoal.types import LearnerState
 
 ALL = {
@@ -255,13 +255,13 @@ def stays(key, score, eligible):
     return Selected(jnp.arange(len(score)), jnp.zeros(len(score), bool))
 
 
-in_groups = cache(lambda groups, rule, **settings: jax.jit(subpopulations(groups, rule, **settings)))
+vmap_in_groups = cache(lambda groups, rule, **settings: jax.jit(subpopulations(groups, rule, **settings)))
 
 
 def migrated(scores, call, eligible=None, rule=ALL["truncation"], groups=2, **settings):
     score = jnp.array(scores, jnp.float32)
     eligible = jnp.ones(len(score), bool) if eligible is None else jnp.array(eligible, bool)
-    rule = in_groups(groups, rule, **settings)
+    rule = vmap_in_groups(groups, rule, **settings)
     found = rule(jax.random.key(0), score, eligible, jnp.int32(call))
     assert [x.dtype for x in found] == [jnp.int32, bool, jnp.int32]
     return [x.tolist() for x in found]
@@ -369,13 +369,15 @@ def test_groups_compiled_are_the_same():
     arguments = jax.random.key(0), jnp.array([4.0, 9, 2, 1, 3, 5, 2, 1]), jnp.ones(8, bool)
     for call in (1, 5):
         plain = subpopulations(2, truncation())(*arguments, call)
-        for a, b in zip(in_groups(2, ALL["truncation"])(*arguments, jnp.int32(call)), plain, strict=True):
+        for a, b in zip(
+            vmap_in_groups(2, ALL["truncation"])(*arguments, jnp.int32(call)), plain, strict=True
+        ):
             np.testing.assert_array_equal(a, b)
 
 
 def test_one_group_is_the_rule_itself():
     key, score, eligible = jax.random.key(3), jnp.arange(8.0), jnp.ones(8, bool)
-    found = in_groups(1, ALL["half"])(key, score, eligible, 7)
+    found = vmap_in_groups(1, ALL["half"])(key, score, eligible, 7)
     expected = compiled("half")(key, score, eligible)
     assert found.parent.tolist() == found.hypers_parent.tolist() == expected.parent.tolist()
     assert found.mutate.tolist() == expected.mutate.tolist()
@@ -405,21 +407,21 @@ def rows(tree, index):
     return jax.tree.map(lambda x: x[np.array(index)], tree)
 
 
-@pytest.mark.parametrize("run", [take_over, jax.jit(take_over)])
+@pytest.mark.parametrize("run", [copy_parents, jax.jit(copy_parents)])
 def test_everything_travels_together_but_memory(run):
     cohort, parent = some_cohort(), [2, 1, 2, 1]
     found = run(cohort, jnp.array(parent))
     for field in ("params", "statistics", "opt_state", "hypers"):
         same_bits(getattr(found, field), rows(getattr(cohort, field), parent))
-    same_bits(found.memory, cohort.memory)
+    same_bits(found.private, cohort.private)
 
 
 def test_hyperparameters_may_come_from_another():
     cohort = some_cohort()
-    found = take_over(cohort, jnp.array([2, 1, 2, 1]), jnp.array([0, 1, 2, 3]))
+    found = copy_parents(cohort, jnp.array([2, 1, 2, 1]), jnp.array([0, 1, 2, 3]))
     same_bits(found.hypers, cohort.hypers)
     same_bits(found.params, rows(cohort.params, [2, 1, 2, 1]))
-    found = take_over(cohort, jnp.arange(4), jnp.array([3, 1, 2, 0]))
+    found = copy_parents(cohort, jnp.arange(4), jnp.array([3, 1, 2, 0]))
     same_bits(found._replace(hypers=()), cohort._replace(hypers=()))
     same_bits(found.hypers, rows(cohort.hypers, [3, 1, 2, 0]))
 
@@ -427,7 +429,7 @@ def test_hyperparameters_may_come_from_another():
 def test_parents_are_as_they_were_before():
     """In a ring everyone gets the neighbour's old row: nobody passes on what it has just received."""
     cohort = some_cohort()
-    same_bits(take_over(cohort, jnp.array([1, 2, 3, 0])).params, rows(cohort.params, [1, 2, 3, 0]))
+    same_bits(copy_parents(cohort, jnp.array([1, 2, 3, 0])).params, rows(cohort.params, [1, 2, 3, 0]))
 
 
 def test_rows_on_two_devices():
@@ -436,7 +438,7 @@ def test_rows_on_two_devices():
     divided = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("learner"))
     cohort, parent = some_cohort(), jnp.array([0, 1, 0, 1])
     there = jax.device_put(cohort, divided)
-    found = jax.jit(take_over, out_shardings=divided)(there, parent)
+    found = jax.jit(copy_parents, out_shardings=divided)(there, parent)
     assert found.params["w"].sharding == divided
-    same_bits(found, take_over(cohort, parent))
-    same_bits(jax.jit(take_over)(there, parent), take_over(cohort, parent))
+    same_bits(found, copy_parents(cohort, parent))
+    same_bits(jax.jit(copy_parents)(there, parent), copy_parents(cohort, parent))

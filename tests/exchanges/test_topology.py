@@ -251,7 +251,7 @@ def test_reading_what_was_written(name):
 COUNTED = "learners are counted from 0; with 4 learners 0 to 3, found "
 FROM_ONE = "; these seem to be counted from 1: take 1 from every number"
 WEIGHT = "comm_matrix: the weight of learner 0 for 1 must be "
-ROWS = "comm_matrix: 4 learners need 4 rows of 4 weights, "
+BY_LEARNER = "comm_matrix: 4 learners need 4 rows of 4 weights, "
 
 MISTAKES = [
     ({}, 'has no key "comm_matrix"; write {"comm_matrix": {"0": {"1": 1.0}}} (found nothing)'),
@@ -283,10 +283,10 @@ MISTAKES = [
     ({"comm_matrix": {"0": {"1": None}}}, WEIGHT + "a number, not null"),
     ({"comm_matrix": {"0": {"1": {"2": 1}}}}, WEIGHT + 'a number, not {"2": 1}'),
     ([[0, -1, 0, 0]] + [[0] * 4] * 3, WEIGHT + "0 or more, not -1"),
-    ([[0, 1]] * 2, ROWS + "found 2 rows"),
-    ([], ROWS + "found 0 rows"),
-    ({"comm_matrix": [[0, 1]] * 4}, ROWS + "but row 0 has 2"),
-    ([[0] * 4] * 3 + [5], ROWS + "but row 3 is 5"),
+    ([[0, 1]] * 2, BY_LEARNER + "found 2 rows"),
+    ([], BY_LEARNER + "found 0 rows"),
+    ({"comm_matrix": [[0, 1]] * 4}, BY_LEARNER + "but row 0 has 2"),
+    ([[0] * 4] * 3 + [5], BY_LEARNER + "but row 3 is 5"),
     ([[0] * 4] * 4, "comm_matrix is zero everywhere, so nobody listens to anybody; name a weight above 0"),
     ({"comm_matrix": {}}, "comm_matrix is zero everywhere"),
     ({"comm_matrix": {"0": {"1": 0}}}, "comm_matrix is zero everywhere"),

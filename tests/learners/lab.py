@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.learners import ppo
-from shoal.learners.ppo import PPOConfig, Setup
+from shoal.learners.ppo import PPOConfig, PPOSetup
 from shoal.nets import actor_critic
 from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
@@ -35,7 +35,7 @@ class Lab:
     def __init__(self, config, kind):
         spec = SPECS[kind]
         network = plainly(actor_critic.actor_critic(hidden=config.hidden, images=config.network))
-        self.setup = Setup(config, spec, distribution_for(spec.action), network, num_updates=10)
+        self.setup = PPOSetup(config, spec, distribution_for(spec.action), network, num_updates=10)
         self.assess = jax.jit(partial(ppo.assess, self.setup))
         self.act = jax.jit(partial(ppo.act, self.setup))
         self.update = jax.jit(partial(ppo.update, self.setup))

@@ -80,14 +80,14 @@ def test_an_update_is_that_of_a_learner_who_saw_all_variants():
     make = lambda config: ppo.ppo(config, spec, num_updates=10, network=NETWORK)
     learner, plain = augmented(make, CONFIG, spec), make(replace(CONFIG, num_envs=8))
     state = jax.jit(learner.init)(KEY)
-    assert state.memory.discounted_return.shape == (2,)
+    assert state.private.discounted_return.shape == (2,)
     running = jnp.array([0.5, 2.0])
-    state = state._replace(memory=state.memory._replace(discounted_return=running))
-    wide = state._replace(memory=state.memory._replace(discounted_return=jnp.repeat(running, 4)))
+    state = state._replace(private=state.private._replace(discounted_return=running))
+    wide = state._replace(private=state.private._replace(discounted_return=jnp.repeat(running, 4)))
     after, metrics = jax.jit(learner.update)(KEY, state, rollout())
     expected, by_hand = jax.jit(plain.update)(KEY, wide, turned_by_hand())
-    returns = expected.memory.discounted_return[::4]
-    expected = expected._replace(memory=expected.memory._replace(discounted_return=returns))
+    returns = expected.private.discounted_return[::4]
+    expected = expected._replace(private=expected.private._replace(discounted_return=returns))
     close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
     jax.tree.map(close, (after, metrics), (expected, by_hand))
     np.testing.assert_allclose(after.statistics.obs["obs"].mean, 0, atol=1e-6)  # of turned pairs
@@ -119,18 +119,18 @@ RUN = TrainConfig(
 @cache
 def advanced(mesh):
     trainer = make_trainer(RUN, mesh=mesh)
-    return trainer.advance(trainer.begin(), jnp.int32(6))
+    return trainer.advance(trainer.init(), jnp.int32(6))
 
 
 def test_two_devices_are_one_and_steps_are_real():
     """Four environments of eight steps, curious too; the step after an end does not count."""
-    (one, pulse), (two, shared) = advanced("1x1"), advanced("1x2")
+    (one, progress), (two, shared) = advanced("1x1"), advanced("1x2")
     close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
-    jax.tree.map(close, (one.cohort, pulse.metrics), (two.cohort, shared.metrics))
-    assert pulse.metrics["curiosity/return"] > 0
-    assert pulse.valid_steps.tolist() == shared.valid_steps.tolist()
-    assert 32 * 6 * 0.8 < pulse.valid_steps[0] < 32 * 6
-    assert one.cohort.memory.curiosity.running.shape == (1, 4)
+    jax.tree.map(close, (one.cohort, progress.metrics), (two.cohort, shared.metrics))
+    assert progress.metrics["curiosity/return"] > 0
+    assert progress.valid_steps.tolist() == shared.valid_steps.tolist()
+    assert 32 * 6 * 0.8 < progress.valid_steps[0] < 32 * 6
+    assert one.cohort.private.curiosity.running.shape == (1, 4)
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path):

@@ -12,17 +12,17 @@ from shoal.errors import ShoalError
 from shoal.exchanges.combinators import select
 from shoal.exchanges.make import ExchangeConfig
 from shoal.exchanges.mixing import average
-from shoal.exchanges.selection import take_over
+from shoal.exchanges.selection import copy_parents
 from shoal.learners import ppo
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.wrappers import curiosity
-from shoal.learners.wrappers.curiosity import Joined, curious, policy_of
+from shoal.learners.wrappers.curiosity import WithCuriosity, curious, policy_of
 from shoal.nets.actor_critic import actor_critic
 from shoal.ops import trees
 from shoal.ops.statistics import Running
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
-from shoal.types import Box, Discrete, EnvSpec, LearnerState, MultiBinary, MultiDiscrete, Rollout, Standing
+from shoal.types import Box, Discrete, EnvSpec, LearnerState, MultiBinary, MultiDiscrete, Rollout, Scores
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
@@ -62,10 +62,10 @@ def state():
     """A learner whose moments and bonuses so far are not those of the beginning."""
     made = jax.jit(learner()[1].init)(KEY)
     moments = Running(jnp.float32(10), jnp.array([1.0, 2.0, 3.0]), jnp.array([10.0, 40.0, 90.0]))
-    sums = made.memory.curiosity._replace(running=jnp.array([0.0, 1.0, 2.0, 3.0]))
+    sums = made.private.curiosity._replace(running=jnp.array([0.0, 1.0, 2.0, 3.0]))
     return made._replace(
         statistics=made.statistics._replace(obs={"obs": moments}),
-        memory=made.memory._replace(curiosity=sums),
+        memory=made.private._replace(curiosity=sums),
     )
 
 
@@ -121,7 +121,7 @@ def test_the_bonus_by_hand():
     finished = (bonus[:3, 0].sum() + 1 + bonus[:, 1].sum()) / 2
     np.testing.assert_allclose(metrics["curiosity/return"], finished, rtol=1e-5)
     running = [bonus[4:, 0].sum(), 0, 2 + bonus[:, 2].sum(), 3 + bonus[:, 3].sum()]
-    np.testing.assert_allclose(after.memory.curiosity.running, running, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(after.private.curiosity.running, running, rtol=1e-5, atol=1e-7)
 
 
 def test_the_policy_learns_from_both_rewards_and_from_nothing_else():
@@ -182,7 +182,7 @@ def test_the_inverse_error_by_hand(kind):
 
 
 def test_the_loss_weighs_the_two_errors():
-    setup = curiosity.Setup(replace(CONFIG, icm_beta=0.3), VECTOR, learner()[0])
+    setup = curiosity.CuriositySetup(replace(CONFIG, icm_beta=0.3), VECTOR, learner()[0])
     obs = rollout().obs[0]
     batch = curiosity.Transitions(obs, rollout().action[0], rollout().obs[1], jnp.array([1.0, 1.0, 0.0, 1.0]))
     total, metrics = curiosity.loss(setup, state().params.curiosity, batch)
@@ -194,16 +194,16 @@ def test_others_see_the_policy():
     plain, whole = learner()
     obs, bare = rollout().obs, LearnerState(state().params, state().statistics, (), (), ())
     inner = policy_of(bare)
-    assert_close(whole.opinion(bare, obs), plain.opinion(inner, obs))
+    assert_close(whole.policy_terms(bare, obs), plain.policy_terms(inner, obs))
     assert_close(whole.value(state(), obs), plain.value(policy_of(state()), obs))
     assert whole.distance(bare, bare, obs).max() < 1e-6
-    left = whole.abandon(state())
-    assert not np.any(left.memory.curiosity.running)
-    visitor = whole.visit(state(), 9)
+    left = whole.on_restart(state())
+    assert not np.any(left.private.curiosity.running)
+    visitor = whole.for_evaluation(state(), 9)
     noise = jnp.zeros((9, 3))
     action, memory = whole.act(visitor, obs[0, :1].repeat(9, 0), noise, jnp.ones(9, bool))
     np.testing.assert_array_equal(action, plain.act(policy_of(visitor), obs[0, :1].repeat(9, 0), noise)[0])
-    assert jax.tree.structure(memory) == jax.tree.structure(state().memory)
+    assert jax.tree.structure(memory) == jax.tree.structure(state().private)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_every_kind_of_learner_may_be_curious(observation, action, settings):
         noise, first = made.draw(key, (8, 4)), trees.take(obs, 0)
         chosen, memory = made.act(state, first, noise[0], flags[0])
         actions = jnp.broadcast_to(chosen, (8, *chosen.shape))
-        seen = Rollout(obs, actions, jnp.zeros((8, 4)), flags, flags, ~flags, first, begins=flags)
-        return state, made.update(key, state._replace(memory=memory), seen)[0]
+        seen = Rollout(obs, actions, jnp.zeros((8, 4)), flags, flags, ~flags, first, episode_starts=flags)
+        return state, made.update(key, state._replace(private=memory), seen)[0]
 
     before, after = jax.eval_shape(learn, KEY)
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (before, after)]
@@ -253,8 +253,8 @@ def two():
 @pytest.mark.parametrize("part", ["curiosity", "actor"])
 def test_averages_are_of_the_named_part(part):
     exchange = select((part,), average())
-    here = Standing(jnp.ones(2), jnp.ones(2), jnp.ones(2, jnp.int32), jnp.ones(2, bool))
-    memory, cohort = exchange.init(two()._replace(memory=()))
+    here = Scores(jnp.ones(2), jnp.ones(2), jnp.ones(2, jnp.int32), jnp.ones(2, bool))
+    memory, cohort = exchange.init(two()._replace(private=()))
     _, cohort, _ = exchange.apply(KEY, memory, cohort, here)
     before, after = two().params, cohort.params
     parts = lambda params: {
@@ -270,13 +270,13 @@ def test_averages_are_of_the_named_part(part):
 
 def test_parts_that_are_not_there_are_named():
     with pytest.raises(ShoalError, match="called policy; there are actor, critic, curiosity"):
-        select(("policy",), average()).init(two()._replace(memory=()))
+        select(("policy",), average()).init(two()._replace(private=()))
 
 
 def test_a_copy_is_as_curious_as_its_parent():
-    copied = take_over(two(), jnp.array([1, 1]))
+    copied = copy_parents(two(), jnp.array([1, 1]))
     for tree in (copied.params, copied.opt_state):
-        assert isinstance(tree, Joined)
+        assert isinstance(tree, WithCuriosity)
         jax.tree.map(lambda x: np.testing.assert_array_equal(x[0], x[1]), tree.curiosity)
 
 
@@ -296,7 +296,7 @@ def test_exchanges_take_curious_learners(kind, settings):
     """Nothing is run: the shapes say that the parts fit."""
     config = replace(RUN, algo=replace(RUN.algo, **settings), learners=2, exchanges=(ExchangeConfig(kind),))
     trainer = make_trainer(config, mesh="1x1")
-    begun = jax.eval_shape(trainer.begin)
-    after, pulse = jax.eval_shape(trainer.advance, begun, jnp.int32(3))
+    begun = jax.eval_shape(trainer.init)
+    after, progress = jax.eval_shape(trainer.advance, begun, jnp.int32(3))
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, begun)
-    assert pulse.metrics["curiosity/bonus"].shape == (2,)
+    assert progress.metrics["curiosity/bonus"].shape == (2,)

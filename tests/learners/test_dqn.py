@@ -11,7 +11,7 @@ from shoal.errors import ShoalError
 from shoal.learners import dqn, replay
 from shoal.learners.dqn import DQNConfig, Hypers
 from shoal.ops import trees
-from shoal.types import Advice, Box, Discrete, EnvSpec, MultiDiscrete, Rollout
+from shoal.types import Box, Discrete, EnvSpec, MultiDiscrete, PeerTargets, Rollout
 
 KEY = jax.random.key(0)
 SPEC = EnvSpec("choices", "jax", Box((3,)), Discrete(4))
@@ -96,7 +96,7 @@ class ByHand:
         self.mean = self.square = combine(np.zeros_like, self.network)
         self.count, self.steep = 0, 0
 
-    def learn(self, batch, told=None):
+    def learn(self, batch, compared_values=None):
         config, rows = self.config, np.arange(len(batch.steps))
         judged = forward(self.target, batch.next_obs)[0]
         chooser = self.network if config.double else self.target
@@ -114,8 +114,8 @@ class ByHand:
         slope = np.zeros_like(values)
         slope[rows, batch.action] = np.clip(error, -1, 1) / len(rows)
         gradient = backward(self.network, given, slope)
-        if told:
-            obs, theirs, weights = told
+        if compared_values:
+            obs, theirs, weights = compared_values
             own, given = forward(self.network, obs)
             pull = sum(2 * w * (own - x) for w, x in zip(weights, theirs, strict=True)) / len(own)
             more = backward(self.network, given, config.comm_penalty_coeff * pull)
@@ -147,7 +147,7 @@ def assert_same(params, hand):
 
 
 def drawn(config, key, after):
-    batches = replay.sample(after.memory.replay, key, (config.num_gradients, config.batch_size))
+    batches = replay.sample(after.private.ring, key, (config.num_gradients, config.batch_size))
     return jax.tree.map(lambda x: np.float64(x) if x.dtype == jnp.float32 else np.asarray(x), batches)
 
 
@@ -209,10 +209,10 @@ def test_neighbours_pull_by_hand():
     state, rollout = shaken(learner.init(KEY)), random_rollout(0)
     others = [learner.init(jax.random.key(seed)) for seed in (4, 5)]
     weights = [2.0, 0.5]
-    opinions = [learner.opinion(other, rollout.obs) for other in others]
+    opinions = [learner.policy_terms(other, rollout.obs) for other in others]
     add = lambda *x: sum(w * y for w, y in zip(weights, x, strict=True))
-    advice = Advice(jnp.full((4, 2), 2.5), jax.tree.map(add, *opinions))
-    after, metrics = learner.update(KEY, state, rollout._replace(advice=(advice,)))
+    peer_targets = PeerTargets(jnp.full((4, 2), 2.5), jax.tree.map(add, *opinions))
+    after, metrics = learner.update(KEY, state, rollout._replace(peer_targets=(peer_targets,)))
     obs = np.float64(rollout.obs)[np.asarray(rollout.valid)]
     theirs = [forward(layers(other.params.critic), obs)[0] for other in others]
     hand, batches, costs = ByHand(config, state.params), drawn(config, KEY, after), []
@@ -224,9 +224,9 @@ def test_neighbours_pull_by_hand():
         hand.learn(trees.take(batches, g), (obs, theirs, weights))
     assert_same(after.params, hand)
     np.testing.assert_allclose(metrics["loss/neighbours"], np.mean(costs), rtol=1e-4)
-    agree = Advice(jnp.ones((4, 2)), learner.opinion(state, rollout.obs))
+    agree = PeerTargets(jnp.ones((4, 2)), learner.policy_terms(state, rollout.obs))
     once = lab(comm_penalty_coeff=0.7, gradient_steps=1)[1]
-    _, metrics = once.update(KEY, state, rollout._replace(advice=(agree,)))
+    _, metrics = once.update(KEY, state, rollout._replace(peer_targets=(agree,)))
     assert abs(metrics["loss/neighbours"]) < 1e-5
 
 
@@ -264,13 +264,13 @@ def test_a_target_due_within_a_rollout_moves_after_it():
 def test_the_chance_of_a_random_action_falls_linearly_with_known_values():
     """From 1 to 0.2 over half of 100 updates of 8 steps: 400."""
     config = DQNConfig(**BASE, exploration_initial=1.0, exploration_final=0.2, exploration_fraction=0.5)
-    setup = dqn.Setup(config, SPEC, 4, num_updates=100)
+    setup = dqn.DQNSetup(config, SPEC, 4, num_updates=100)
     state = dqn.init(setup, KEY)
     for steps, chance in {0: 1.0, 100: 0.8, 200: 0.6, 400: 0.2, 401: 0.2, 800: 0.2}.items():
-        now = state._replace(memory=state.memory._replace(num_steps=jnp.int32(steps)))
+        now = state._replace(private=state.private._replace(num_steps=jnp.int32(steps)))
         np.testing.assert_allclose(dqn.exploration(setup, now), chance, rtol=1e-6)
     hypers = state.hypers._replace(exploration_initial=jnp.float32(0.6), exploration_final=jnp.float32(0.0))
-    now = state._replace(memory=state.memory._replace(num_steps=jnp.int32(100)), hypers=hypers)
+    now = state._replace(private=state.private._replace(num_steps=jnp.int32(100)), hypers=hypers)
     np.testing.assert_allclose(dqn.exploration(setup, now), 0.45, rtol=1e-6)
 
 
@@ -317,7 +317,7 @@ def test_the_first_actions_are_random_whatever_the_schedule():
 def test_without_noise_every_action_is_the_best(learning_starts):
     """Whatever the chance, before learning too, in as many environments as are visited."""
     _, learner = lab(learning_starts=learning_starts)
-    state = learner.visit(learner.init(KEY), 50)
+    state = learner.for_evaluation(learner.init(KEY), 50)
     obs = jnp.float32(np.random.default_rng(0).normal(size=(50, 3)))
     action, _ = learner.act(state, obs, jnp.zeros((50, 2)))
     values = np.asarray(state.params.critic(obs))
@@ -379,7 +379,7 @@ def test_reset_steps_change_nothing():
     )
     one, two = (learner.update(KEY, state, r)[0] for r in (steps, garbage))
     assert same(one.params, two.params)
-    assert same(one.memory.replay, two.memory.replay)
+    assert same(one.private.ring, two.private.ring)
     assert one.statistics["obs"].count == 6
 
 
@@ -400,7 +400,7 @@ def test_pictures_and_vectors_are_remembered_as_they_are_and_learned_from():
     )
     state = learner.init(KEY)
     after, metrics = jax.jit(learner.update)(KEY, state, steps)
-    data = after.memory.replay.data
+    data = after.private.ring.data
     assert data.obs["eye"].dtype == data.next_obs["eye"].dtype == jnp.uint8
     np.testing.assert_array_equal(data.obs["eye"][0], eye[0, 0])
     np.testing.assert_array_equal(data.next_obs["eye"][0], eye[1, 0])
@@ -448,7 +448,7 @@ def test_impossible_settings_are_refused(change):
 def test_learners_who_average_gradients_stay_one():
     """Each on its own batches, from its own replay."""
     config = DQNConfig(**BASE)
-    learner = dqn.dqn(config, SPEC, 100, across=("group",))
+    learner = dqn.dqn(config, SPEC, 100, axes=("group",))
     cohort = trees.stack([learner.init(KEY)] * 3)
     update = jax.jit(jax.vmap(learner.update, axis_name="group"))
     for number in range(3):
@@ -463,7 +463,7 @@ def test_learners_who_average_gradients_stay_one():
 def test_sharing_is_the_mean_of_the_gradients():
     """One plain step of three learners is the mean of the steps that each would take alone."""
     settings = BASE | {"optimiser": "sgd", "gradient_steps": 1, "learning_rate": 0.1}
-    alone, many = (dqn.dqn(DQNConfig(**settings), SPEC, 100, across=a) for a in ((), ("group",)))
+    alone, many = (dqn.dqn(DQNConfig(**settings), SPEC, 100, axes=a) for a in ((), ("group",)))
     cohort = trees.stack([alone.init(KEY)] * 3)
     rollouts, keys = trees.stack([random_rollout(i) for i in range(3)]), jax.random.split(KEY, 3)
     each, _ = jax.jit(jax.vmap(alone.update))(keys, cohort, rollouts)

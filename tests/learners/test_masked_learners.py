@@ -12,7 +12,7 @@ from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
-from shoal.types import Advice
+from shoal.types import PeerTargets
 
 RECIPE = from_jax(masked_choice())
 PPO = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, hidden=(8,), learning_rate=0.02, norm_obs=True)
@@ -29,12 +29,12 @@ CONFIGS = {
 def test_the_tempting_action_is_never_taken_and_the_best_allowed_one_is_found(kind):
     """The forbidden one pays 10: a single time would show, as no iteration ends more than are kept."""
     trainer = make_trainer(TrainConfig("probe", CONFIGS[kind], steps=4000), recipe=RECIPE)
-    state = trainer.begin()
+    state = trainer.init()
     for _ in range(trainer.config.num_iterations):
-        state, pulse = trainer.advance(state, 1)
-        paid = np.asarray(state.worlds.episodes.returns)
+        state, progress = trainer.advance(state, 1)
+        paid = np.asarray(state.envs.episodes.returns)
         assert not (paid > 2).any()
-        assert all(np.isfinite(x).all() for x in pulse.metrics.values())
+        assert all(np.isfinite(x).all() for x in progress.metrics.values())
     assert paid.mean() > 1.4  # of 5/3; at random 1
 
 
@@ -44,17 +44,17 @@ def test_opinions_of_masked_policies_make_the_penalty_by_hand():
     for direction in ("forward", "reverse"):
         config = PPOConfig(num_envs=1, num_steps=1, num_minibatches=1, hidden=(4,), comm_direction=direction)
         learner = ppo.ppo(config, RECIPE.spec, 1)
-        assert learner.opinion is not None
+        assert learner.policy_terms is not None
         mine, other = (shaken(learner.init(jax.random.key(seed)), seed) for seed in (1, 2))
         own, theirs = (np.asarray(state.params(obs)[0], np.float64)[0, 0, [0, 2]] for state in (mine, other))
         p, q = (np.exp(x) / np.exp(x).sum() for x in (own, theirs))
         expected = (q * np.log(q / p)).sum() if direction == "forward" else (p * np.log(p / q)).sum()
-        told = Advice(jnp.ones((1, 1)), learner.opinion(other, obs))
+        told = PeerTargets(jnp.ones((1, 1)), learner.policy_terms(other, obs))
         setup = ppo.Setup(config, RECIPE.spec, ppo.distribution_for(RECIPE.spec.action), None, 1)
-        heard = ppo.advice.heed(setup.distribution, direction, config.comm_form, told)
+        heard = ppo.peer_targets.aggregate(setup.distribution, direction, config.comm_form, told)
         heard = heard._replace(outputs=ppo.restrict(setup, obs, heard.outputs))
         outputs = ppo.restrict(setup, obs, mine.params(obs)[0])
-        penalty = ppo.advice.penalty(setup.distribution, direction, heard, outputs)
+        penalty = ppo.peer_targets.penalty(setup.distribution, direction, heard, outputs)
         np.testing.assert_allclose(penalty[0, 0], expected, rtol=1e-3, atol=1e-6)
         assert learner.distance is not None
         apart = (p * np.log(p / q)).sum()

@@ -39,7 +39,7 @@ def test_the_terms_of_the_loss_by_hand(objective, clip_vloss, error):
     state, setup = lab().state, lab().setup
     setup = setup._replace(config=PPOConfig(objective=objective, clip_vloss=clip_vloss))
     hypers = state.hypers._replace(clip_coef=0.2, ent_coef=0.1, vf_coef=0.25)
-    state = state._replace(hypers=hypers, memory=state.memory._replace(kl_coef=2.0))
+    state = state._replace(hypers=hypers, private=state.private._replace(kl_coef=2.0))
     old = np.log(np.array([[0.75, 0.25], [0.75, 0.25]]))
     batch = Batch(
         obs=jnp.array([[0.0, 0.0, 3.0], [0.0, 0.0, 0.0]]),
@@ -211,14 +211,14 @@ def test_orthogonal_weights_and_their_gains():
 def test_annealed_settings_fall_to_zero():
     """In ten updates: the first has all of them, the tenth a tenth; an eleventh would change nothing."""
     state = lab().state
-    at = lambda number: state._replace(memory=state.memory._replace(num_updates=jnp.int32(number)))
+    at = lambda number: state._replace(private=state.private._replace(num_updates=jnp.int32(number)))
     for number, share in ((0, 1.0), (5, 0.5), (9, 0.1), (10, 0.0), (12, 0.0)):
         after, metrics = lab().update(KEY, at(number), lab().rollout)
         np.testing.assert_allclose(metrics["learning_rate"], share * 2.5e-4, rtol=1e-5)
         entropy_loss = share * 0.01 * metrics["entropy"]
         np.testing.assert_allclose(metrics["loss/entropy"], -entropy_loss, rtol=1e-5)
         assert differ(after.params, state.params) == (share > 0)
-        assert after.memory.num_updates == number + 1
+        assert after.private.num_updates == number + 1
 
 
 def test_steps_that_are_not_valid_teach_nothing():
@@ -284,10 +284,10 @@ def test_the_kl_penalty_is_steered_to_its_goal():
     hypers = cohort.hypers._replace(learning_rate=jnp.array([0.1, 1e-6]))
     after, metrics = here.update_two(keys, cohort._replace(hypers=hypers), rollout)
     assert metrics["kl_coef"].tolist() == [1.0, 1.0]
-    assert after.memory.kl_coef.tolist() == [2.0, 0.5]
+    assert after.private.kl_coef.tolist() == [2.0, 0.5]
     hypers = hypers._replace(kl_goal=jnp.array([0.01, 1e-30]))
     after, _ = here.update_two(keys, cohort._replace(hypers=hypers), rollout)
-    assert after.memory.kl_coef.tolist() == [2.0, 2.0]
+    assert after.private.kl_coef.tolist() == [2.0, 2.0]
 
 
 def test_a_stronger_kl_penalty_holds_the_policy():
@@ -295,7 +295,7 @@ def test_a_stronger_kl_penalty_holds_the_policy():
     cohort = twice(here.state)
     cohort = cohort._replace(
         hypers=cohort.hypers._replace(learning_rate=jnp.array([0.01, 0.01])),
-        memory=cohort.memory._replace(kl_coef=jnp.array([0.0, 1e3])),
+        memory=cohort.private._replace(kl_coef=jnp.array([0.0, 1e3])),
     )
     _, metrics = here.update_two(jnp.stack([KEY, KEY]), cohort, twice(here.rollout))
     assert metrics["approx_kl"][1] < 0.5 * metrics["approx_kl"][0]

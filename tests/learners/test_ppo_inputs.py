@@ -73,7 +73,7 @@ def test_rewards_are_scaled_by_the_spread_of_returns_discounted_as_the_learner_d
             now, scaled = scale(now, rollout)
             assert running.any()
             np.testing.assert_allclose(scaled.reward, rollout.reward / np.std(returns), rtol=1e-4)
-            np.testing.assert_allclose(now.memory.discounted_return, running, atol=1e-5)
+            np.testing.assert_allclose(now.private.discounted_return, running, atol=1e-5)
         assert now.statistics.returns.count == len(returns)
 
 
@@ -124,7 +124,7 @@ def test_the_environment_gets_the_clipped_action_and_the_learner_keeps_its_own()
     def play(key):
         keys = jax.random.split(key, (1, 4))
         cohort = jax.vmap(learner.init)(keys[:, 0])
-        return rollout.collect(env, learner, 16, keys[:, 1], cohort, rollout.begin(env, keys, ()))[2]
+        return rollout.collect(env, learner, 16, keys[:, 1], cohort, rollout.reset_envs(env, keys, ()))[2]
 
     rollout = play(KEY)
     assert np.mean(np.abs(rollout.action) > 1) > 0.5

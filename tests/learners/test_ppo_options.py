@@ -15,7 +15,7 @@ from shoal.errors import ShoalError
 from shoal.learners import ppo, targets
 from shoal.learners.epochs import weigh
 from shoal.learners.minibatches import arrange, shuffles, stratify
-from shoal.learners.ppo import PPOConfig, Setup
+from shoal.learners.ppo import PPOConfig, PPOSetup
 from shoal.ops import trees
 from shoal.ops.advantages import generalised_advantages
 from shoal.ops.distributions import distribution_for
@@ -49,7 +49,7 @@ def linear(key, spec, num_outputs):
 
 
 def setup_for(config):
-    return Setup(config, SPEC, distribution_for(SPEC.action), linear, num_updates=10)
+    return PPOSetup(config, SPEC, distribution_for(SPEC.action), linear, num_updates=10)
 
 
 @cache
@@ -112,7 +112,7 @@ def test_targets_are_rewards_to_go_with_a_bounded_value_where_they_are_cut_off(s
     state = ppo.init(setup, KEY)
     state = state._replace(params=state.params._replace(critic=jnp.array([10.0, 0.0, 0.0, 0.0])))
     if config.bootstrap_clip == "dynamic":
-        state = state._replace(memory=state.memory._replace(reward_range=jnp.array(SEEN)))
+        state = state._replace(private=state.private._replace(reward_range=jnp.array(SEEN)))
     batch = ppo.assess(setup, state, rollout)
     obs = np.concatenate([rollout.obs, rollout.last_obs[None]])
     terminated, truncated = np.asarray(rollout.terminated), np.asarray(rollout.truncated)
@@ -140,7 +140,7 @@ def test_the_dynamic_bounds_are_those_of_all_rewards_so_far():
         rollout = rollout._replace(reward=jnp.where(rollout.valid, rollout.reward, -99.0))
         seen.extend(np.clip(np.asarray(rollout.reward)[np.asarray(rollout.valid)], -2, 2))
         state, _ = update(KEY, state, rollout)
-        assert state.memory.reward_range.tolist() == [min(seen), max(seen)]
+        assert state.private.reward_range.tolist() == [min(seen), max(seen)]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_every_epoch_but_the_first_has_new_advantages(settings):
     found, _ = update_of(config)(KEY, before, rollout)
     assess, improve = (jax.jit(partial(f, setup)) for f in (ppo.assess, ppo.improve))
     first = assess(before, rollout)
-    state = ppo.take_in_targets(setup, before, first)  # of the first update: nothing is annealed yet
+    state = ppo.update_target_moments(setup, before, first)  # of the first update: nothing is annealed yet
     strata = stratify(8, 4, 2)
     carry = (state.params, state.opt_state)
     for epoch, blocks in enumerate(shuffles(KEY, 2, 8, strata, 2)):
@@ -224,7 +224,7 @@ def test_every_epoch_but_the_first_has_new_advantages(settings):
             again = assess(state._replace(params=carry[0]), rollout)
             now = first._replace(value=again.value, advantage=again.advantage, target=again.target)
             assert np.any(now.advantage != first.advantage)
-        parts = arrange(ppo.as_said(setup, state, now), blocks)
+        parts = arrange(ppo.normalise_targets(setup, state, now), blocks)
         for i in range(2):
             part = trees.take(parts, i)
             advantage, weight = weigh(config.norm_adv, (), part.advantage, part.weight)
@@ -249,7 +249,7 @@ def test_the_update_goes_by_the_hypers_of_the_moment_and_leaves_them_as_they_are
     plan = ("vf_coef=linear(1.5)", "gamma=step(0.5, 5 iterations)")
     config = replace(SMALL, schedules=plan)
     state, rollout = ppo.init(setup_for(config), KEY), rollout_of(8)
-    state = state._replace(memory=state.memory._replace(num_updates=jnp.int32(5)))
+    state = state._replace(private=state.private._replace(num_updates=jnp.int32(5)))
     found, metrics = update_of(config)(KEY, state, rollout)
     assert_equal(found.hypers, state.hypers)
     reported = [metrics[name] for name in ("learning_rate", "vf_coef", "gamma")]
@@ -281,18 +281,18 @@ RUN = TrainConfig("Pendulum-v1", algo=ALL, steps=64 * 4, learners=2, seed=3, har
 
 def advanced(config, mesh):
     trainer = make_trainer(config, network=linear, mesh=mesh)
-    return trainer.advance(trainer.begin(), np.int32(3))
+    return trainer.advance(trainer.init(), np.int32(3))
 
 
 def test_cohorts_and_devices_change_no_numbers():
     """Two learners on one device, each shared by two, and the second of them alone."""
-    (one, pulse), (shared, shared_pulse) = (advanced(RUN, mesh) for mesh in ("1x1", "1x2"))
-    parts = lambda state: (state.cohort.params, state.cohort.statistics, state.cohort.memory)
+    (one, progress), (shared, shared_pulse) = (advanced(RUN, mesh) for mesh in ("1x1", "1x2"))
+    parts = lambda state: (state.cohort.params, state.cohort.statistics, state.cohort.private)
     assert_close(parts(one), parts(shared), rtol=1e-3, atol=1e-4)
-    assert_close(pulse.metrics, shared_pulse.metrics, rtol=1e-2, atol=1e-4)
+    assert_close(progress.metrics, shared_pulse.metrics, rtol=1e-2, atol=1e-4)
     alone, _ = advanced(replace(RUN, learners=1, first_member=1), "1x1")
     assert_close(trees.take(parts(one), jnp.array([1])), parts(alone), rtol=1e-4, atol=1e-5)
-    least, largest = one.cohort.memory.reward_range[0]
+    least, largest = one.cohort.private.reward_range[0]
     assert least < largest < 0
     assert one.cohort.statistics.targets.count.tolist() == [192, 192]
 
@@ -306,19 +306,19 @@ def test_a_hard_reset_begins_new_episodes_and_drops_those_under_way(hard):
     algo = PPOConfig(num_envs=2, num_steps=8, num_minibatches=1)
     config = TrainConfig("counter", algo=algo, steps=16 * 3, hard_resets=hard)
     trainer = make_trainer(config, recipe=from_jax(counter(limit=5)), network=linear)
-    state = trainer.begin()
-    memory = state.cohort.memory._replace(discounted_return=jnp.full((1, 2), 7.0))
-    state = state._replace(cohort=state.cohort._replace(memory=memory))
+    state = trainer.init()
+    memory = state.cohort.private._replace(discounted_return=jnp.full((1, 2), 7.0))
+    state = state._replace(cohort=state.cohort._replace(private=memory))
     for _ in range(2):
         state, rollout = trainer.stages.collect(state)
         state = state._replace(iteration=state.iteration + 1)
     counted = np.asarray(rollout.obs)[:, 0, 0, 0].tolist()
     assert counted == ([0, 1, 2, 3, 4, 5, 0, 1] if hard else [2, 3, 4, 5, 0, 1, 2, 3])
-    assert bool(rollout.begins[0].all()) == hard
-    episodes = state.worlds.episodes
+    assert bool(rollout.episode_starts[0].all()) == hard
+    episodes = state.envs.episodes
     assert episodes.returns[0, : episodes.finished[0]].tolist() == [5.0] * 4
     assert episodes.running_length.tolist() == ([[2, 2]] if hard else [[4, 4]])
-    assert state.cohort.memory.discounted_return.tolist() == ([[0, 0]] if hard else [[7, 7]])
+    assert state.cohort.private.discounted_return.tolist() == ([[0, 0]] if hard else [[7, 7]])
 
 
 @pytest.mark.parametrize("backend", ["gym", "envpool"])
@@ -327,15 +327,15 @@ def test_hard_resets_of_environments_outside(backend):
     algo = PPOConfig(num_envs=2, num_steps=4, num_minibatches=1)
     config = TrainConfig(f"{backend}:CartPole-v1", algo=algo, steps=24, hard_resets=True)
     trainer = make_trainer(config, network=linear)
-    state, starts = trainer.begin(), []
+    state, starts = trainer.init(), []
     for _ in range(3):
         state, rollout = trainer.stages.collect(state)
         starts.append(np.asarray(rollout.obs)[0].reshape(-1))
-        assert rollout.begins[0].all()
+        assert rollout.episode_starts[0].all()
         assert rollout.valid.all()
         assert np.abs(starts[-1]).max() <= 0.05 < np.abs(rollout.obs).max()
     assert len({tuple(start) for start in starts}) == 3
-    assert state.worlds.episodes.running_length.tolist() == [[4, 4]]
+    assert state.envs.episodes.running_length.tolist() == [[4, 4]]
 
 
 def test_a_reset_that_goes_on_with_the_same_game_is_refused():

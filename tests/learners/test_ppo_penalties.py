@@ -10,12 +10,12 @@ import optax
 import pytest
 
 from shoal.learners import ppo
-from shoal.learners.ppo import Batch, PPOConfig, Setup
+from shoal.learners.ppo import Batch, PPOConfig, PPOSetup
 from shoal.nets import actor_critic
 from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
 from shoal.ops.statistics import Running
-from shoal.types import Advice, Box, Discrete, EnvSpec, Rollout
+from shoal.types import Box, Discrete, EnvSpec, PeerTargets, Rollout
 
 KEY = jax.random.key(0)
 SPECS = {
@@ -38,7 +38,7 @@ PULLED = replace(
 def setup_for(config, kind="discrete"):
     spec = SPECS[kind]
     make = actor_critic.actor_critic(hidden=config.hidden)
-    return Setup(config, spec, distribution_for(spec.action), partial(plainly, make), num_updates=10)
+    return PPOSetup(config, spec, distribution_for(spec.action), partial(plainly, make), num_updates=10)
 
 
 def plainly(make, key, spec, num_outputs):
@@ -67,8 +67,8 @@ def rollout_for(setup, state):
     return compiled(play, setup.config, setup.spec.name)(state)
 
 
-def advised(setup, rollout, others, weights):
-    return compiled(advise, setup.config, setup.spec.name)(rollout, others, weights)
+def peers(setup, rollout, others, weights):
+    return compiled(add_peer_targets, setup.config, setup.spec.name)(rollout, others, weights)
 
 
 def play(setup, state):
@@ -81,12 +81,12 @@ def play(setup, state):
     return Rollout(obs, action, value, yes, ~yes, yes, obs[0])
 
 
-def advise(setup, rollout, others, weights):
+def add_peer_targets(setup, rollout, others, weights):
     """The rollout with the others' opinions, as an exchange adds them up."""
-    opinions = [ppo.opinion(setup, other, rollout.obs) for other in others]
+    opinions = [ppo.policy_terms(setup, other, rollout.obs) for other in others]
     total = jax.tree.map(lambda *xs: sum(w * x for w, x in zip(weights, xs, strict=True)), *opinions)
     weight = jnp.full(rollout.reward.shape, jnp.float32(sum(weights)))
-    return rollout._replace(advice=(*rollout.advice, Advice(weight, total)))
+    return rollout._replace(peer_targets=(*rollout.peer_targets, PeerTargets(weight, total)))
 
 
 def differ(a, b):
@@ -100,7 +100,7 @@ def test_an_update_moves_the_policy_toward_its_neighbours(kind, direction, form)
     """Nothing else to learn: the KL to the neighbour falls, and the penalty it reports is positive."""
     config = replace(PULLED, comm_direction=direction, comm_form=form)
     setup, (update, (own, other, _)) = setup_for(config, kind), learner(config, kind)
-    rollout = advised(setup, rollout_for(setup, own), [other], [1.0])
+    rollout = peers(setup, rollout_for(setup, own), [other], [1.0])
     after, metrics = update(KEY, own, rollout)
     apart = lambda state, other: float(jnp.mean(ppo.distance(setup, state, other, rollout.obs)))
     assert apart(after, other) < 0.9 * apart(own, other)
@@ -124,7 +124,7 @@ def test_every_objective_heeds_advice_by_its_coefficient(objective):
     setup, (update, (own, other, third)) = setup_for(config), learner(config)
     rollout = rollout_for(setup, own)
     rollout = rollout._replace(reward=rollout.reward + rollout.obs[..., 0])
-    heard = advised(setup, rollout, [other, third], [0.5, 1.0])
+    heard = peers(setup, rollout, [other, third], [0.5, 1.0])
     set_to = lambda x: own._replace(hypers=own.hypers._replace(comm_penalty_coeff=jnp.float32(x)))
     (none, _), (zero, silent), (large, loud) = (
         update(KEY, own, rollout),
@@ -163,11 +163,11 @@ def test_the_penalty_in_the_metrics_by_hand(direction, form):
         for s in states
     ]
     first = by_hand(direction, form, probabilities[0], probabilities[1:], [2.0, 0.5])
-    heard = advised(setup, rollout, states[1:], [2.0, 0.5])
+    heard = peers(setup, rollout, states[1:], [2.0, 0.5])
     _, metrics = update(KEY, states[0], heard)
     np.testing.assert_allclose(metrics["loss/neighbours"], 0.3 * np.mean(first[valid]), rtol=1e-4)
     second = by_hand(direction, form, probabilities[0], probabilities[2:], [4.0])
-    _, metrics = jax.jit(partial(ppo.update, setup))(KEY, states[0], advised(setup, heard, states[2:], [4.0]))
+    _, metrics = jax.jit(partial(ppo.update, setup))(KEY, states[0], peers(setup, heard, states[2:], [4.0]))
     np.testing.assert_allclose(metrics["loss/neighbours"], 0.3 * np.mean((first + second)[valid]), rtol=1e-4)
     terms = sum(x for name, x in metrics.items() if name.startswith("loss/") and name != "loss/total")
     np.testing.assert_allclose(metrics["loss/total"], terms, rtol=1e-5)
@@ -175,7 +175,7 @@ def test_the_penalty_in_the_metrics_by_hand(direction, form):
 
 def test_where_nobody_advises_nothing_is_paid():
     setup, (update, (own, other, _)) = setup_for(PULLED), learner(PULLED)
-    rollout = advised(setup, rollout_for(setup, own), [other], [0.0])
+    rollout = peers(setup, rollout_for(setup, own), [other], [0.0])
     after, metrics = update(KEY, own, rollout)
     assert metrics["loss/neighbours"] == 0
     assert differ(after.params, own.params) < 1e-6
@@ -198,8 +198,8 @@ def test_distances_and_opinions_read_parameters_and_statistics_alone():
     obs = rollout_for(setup, states[0]).obs
     jax.tree.map(
         np.testing.assert_array_equal,
-        (ppo.opinion(setup, own, obs), ppo.distance(setup, own, other, obs)),
-        (ppo.opinion(setup, states[0], obs), ppo.distance(setup, *states[:2], obs)),
+        (ppo.policy_terms(setup, own, obs), ppo.distance(setup, own, other, obs)),
+        (ppo.policy_terms(setup, states[0], obs), ppo.distance(setup, *states[:2], obs)),
     )
 
 
@@ -210,7 +210,7 @@ def test_mirror_descent_pays_the_kl_of_the_new_policy_from_the_old():
     setup = setup_for(replace(ONCE, objective="mdpo", vf_coef=0.0, ent_coef=0.0))
     setup = setup._replace(distribution=distribution_for(Discrete(2)))
     state = learner(ONCE)[1][0]
-    state = state._replace(memory=state.memory._replace(kl_coef=jnp.float32(2.0)))
+    state = state._replace(private=state.private._replace(kl_coef=jnp.float32(2.0)))
     old = jnp.log(jnp.float32([[0.75, 0.25]]))
     one = jnp.ones(1)
     batch = Batch(jnp.zeros((1, 3)), jnp.int32([0]), old, old[:, 0], one, one, one, one)
@@ -226,7 +226,7 @@ def test_mirror_descents_weight_grows_as_the_run_ends():
     config = replace(ONCE, objective="mdpo", kl_coef=0.4)
     setup, (update, (own, *_)) = setup_for(config), learner(config)
     for number, weight in ((0, 0.4), (3, 0.4 / 0.7), (9, 4.0), (10, 4.0), (12, 4.0)):
-        at = own._replace(memory=own.memory._replace(num_updates=jnp.int32(number)))
+        at = own._replace(private=own.private._replace(num_updates=jnp.int32(number)))
         _, metrics = update(KEY, at, rollout_for(setup, own))
         np.testing.assert_allclose(metrics["kl_coef"], weight, rtol=1e-4)
         np.testing.assert_allclose(metrics["loss/kl"], 0, atol=1e-5)  # the first step is taken where it acted

@@ -21,7 +21,8 @@ from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
 from shoal.runs.session import open_session, watch
 from shoal.training.config import TrainConfig
-from shoal.training.evaluate import evaluate, greedy, trajectory
+from shoal.training.episode import trajectory
+from shoal.training.evaluate import evaluate, greedy
 from shoal.training.loop import train
 from shoal.training.program import make_trainer
 from shoal.training.rollout import begin, collect
@@ -84,7 +85,7 @@ def network(kind, hidden=(5,)):
     return jax.tree.map(lambda x: x + 0.3 * jax.random.normal(KEY, x.shape), made)  # no weight is special
 
 
-def plain_unroll(network, obs, begins, carry):
+def plain_unroll(network, obs, episode_starts, carry):
     """The same by a loop in Python, step by step and from the equations."""
 
     def advance(core, carry, x):
@@ -101,7 +102,7 @@ def plain_unroll(network, obs, begins, carry):
         return h, h
 
     seen = []
-    for x, new in zip(obs, begins, strict=True):
+    for x, new in zip(obs, episode_starts, strict=True):
         carry = jax.tree.map(lambda c: jnp.where(new[:, None], 0.0, c), carry)  # noqa: B023
         results = []
         for part, part_carry in zip((network.actor, network.critic), carry, strict=True):
@@ -121,21 +122,21 @@ def sequence():
     """Observations (T, E, ...), where episodes begin, and what was remembered before: T = 6, E = 3."""
     keys = jax.random.split(KEY, 3)
     obs = jax.random.normal(keys[0], (6, 3, 2))
-    begins = np.zeros((6, 3), bool)
-    begins[0, 0] = begins[2, 1] = begins[4, 1] = begins[5, 2] = True
-    carry = lambda net: jax.tree.map(lambda x: jax.random.normal(keys[1], x.shape), net.rest(3))
-    return obs, jnp.asarray(begins), carry
+    episode_starts = np.zeros((6, 3), bool)
+    episode_starts[0, 0] = episode_starts[2, 1] = episode_starts[4, 1] = episode_starts[5, 2] = True
+    carry = lambda net: jax.tree.map(lambda x: jax.random.normal(keys[1], x.shape), net.initial_carry(3))
+    return obs, jnp.asarray(episode_starts), carry
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_unrolling_and_its_gradient_are_those_of_a_plain_loop(kind):
-    net, (obs, begins, carry) = network(kind), sequence()
+    net, (obs, episode_starts, carry) = network(kind), sequence()
 
     def total(unroll, net, carry):
-        outputs, value, after = unroll(net, obs, begins, carry)
+        outputs, value, after = unroll(net, obs, episode_starts, carry)
         return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves((outputs, value, after)))
 
-    scanned = lambda net, obs, begins, carry: net.unroll(net.encoder(obs), begins, carry)
+    scanned = lambda net, obs, episode_starts, carry: net.unroll(net.encoder(obs), episode_starts, carry)
     results = [
         jax.jit(jax.value_and_grad(partial(total, unroll), argnums=(0, 1)))(net, carry(net))
         for unroll in (scanned, plain_unroll)
@@ -147,17 +148,21 @@ def test_unrolling_and_its_gradient_are_those_of_a_plain_loop(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_episode_sees_nothing_of_the_one_before(kind):
     """Row 1 begins at 2 and at 4: its parts are what they are alone, whatever was seen before."""
-    net, (obs, begins, carry) = network(kind), sequence()
-    outputs, value, after = net.unroll(net.encoder(obs), begins, carry(net))
+    net, (obs, episode_starts, carry) = network(kind), sequence()
+    outputs, value, after = net.unroll(net.encoder(obs), episode_starts, carry(net))
     row = lambda tree: jax.tree.map(lambda x: x[1:2], tree)
-    for first, end, start in [(0, 2, row(carry(net))), (2, 4, net.rest(1)), (4, 6, net.rest(1))]:
+    for first, end, start in [
+        (0, 2, row(carry(net))),
+        (2, 4, net.initial_carry(1)),
+        (4, 6, net.initial_carry(1)),
+    ]:
         part, new = obs[first:end, 1:2], jnp.zeros((end - first, 1), bool)
         alone = net.unroll(net.encoder(part), new, start)
         np.testing.assert_allclose(alone[0], outputs[first:end, 1:2], rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(alone[1], value[first:end, 1:2], rtol=1e-6, atol=1e-6)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6), row(after), alone[2])
     poison = jax.tree.map(lambda x: x.at[0].set(jnp.nan), carry(net))  # row 0 begins at once
-    np.testing.assert_array_equal(net.unroll(net.encoder(obs), begins, poison)[0], outputs)
+    np.testing.assert_array_equal(net.unroll(net.encoder(obs), episode_starts, poison)[0], outputs)
 
 
 # Rollouts of a learner that acts, learns and acts again
@@ -183,7 +188,7 @@ def played(kind, ending):
         second = jax.tree.map(lambda x: x[:, 0], second)._replace(last_obs=second.last_obs[0])
         return alone, trees.take(state, 0), second, trees.take(after, 0)
 
-    setup = ppo.Setup(config, recipe.spec, distribution_for(recipe.spec.action), None, 10)
+    setup = ppo.PPOSetup(config, recipe.spec, distribution_for(recipe.spec.action), None, 10)
     return learner, setup, *play()
 
 
@@ -196,24 +201,24 @@ def test_it_is_known_where_episodes_begin(kind, ending):
     _, _, first, _, second, _ = played(kind, ending)
     places = lambda flags: [np.flatnonzero(row).tolist() for row in flags.T]
     assert places(first.terminated | first.truncated) == [[2, 6]] * 4
-    assert places(first.begins) == [[0, 4]] * 4
-    assert places(second.begins) == [[1, 5]] * 4
+    assert places(first.episode_starts) == [[0, 4]] * 4
+    assert places(second.episode_starts) == [[1, 5]] * 4
 
 
 @both
 def test_what_acted_is_replayed(kind, ending):
     """Step by step as the learner acted, and from the start that was kept: the same to 1e-5, ends and all."""
     _, setup, _, state, rollout, after = played(kind, ending)
-    jax.tree.map(np.testing.assert_array_equal, state.memory.carry, state.memory.start)
+    jax.tree.map(np.testing.assert_array_equal, state.private.carry, state.private.start)
     look = jax.jit(sequences.look)
-    carry, log_prob = state.memory.carry, []
-    for obs, begins, action in zip(rollout.obs, rollout.begins, rollout.action, strict=True):
-        outputs, carry = look(state.params, carry, ppo.standardise(setup, state, obs), begins)
+    carry, log_prob = state.private.carry, []
+    for obs, episode_starts, action in zip(rollout.obs, rollout.episode_starts, rollout.action, strict=True):
+        outputs, carry = look(state.params, carry, ppo.standardise(setup, state, obs), episode_starts)
         log_prob.append(setup.distribution.log_prob(outputs, action))
     batch = jax.jit(partial(ppo.assess, setup))(after, rollout)
     np.testing.assert_allclose(batch.log_prob, jnp.stack(log_prob, 1), atol=1e-5)
-    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), after.memory.carry, carry)
-    jax.tree.map(np.testing.assert_array_equal, after.memory.start, state.memory.start)
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), after.private.carry, carry)
+    jax.tree.map(np.testing.assert_array_equal, after.private.start, state.private.start)
 
 
 @both
@@ -223,7 +228,7 @@ def test_the_first_ratio_is_one(kind, ending):
     updated, metrics = jax.jit(partial(ppo.update, once))(KEY, state, rollout)
     assert abs(metrics["approx_kl"]) < 1e-9  # (ratio - 1)^2 / 2
     assert metrics["clip_fraction"] == 0
-    jax.tree.map(np.testing.assert_array_equal, updated.memory.start, state.memory.carry)
+    jax.tree.map(np.testing.assert_array_equal, updated.private.start, state.private.carry)
 
 
 def test_the_value_after_the_last_step_is_of_the_same_episode():
@@ -232,26 +237,28 @@ def test_the_value_after_the_last_step_is_of_the_same_episode():
     obs, last_obs = (ppo.standardise(setup, state, x) for x in (rollout.obs, rollout.last_obs))
     seen, net = rollout._replace(obs=obs, last_obs=last_obs), state.params
     replay = jax.jit(sequences.replay, static_argnames="by_moment")
-    _, value, last_value = replay(net, state.memory.start, seen, by_moment=False)
-    judge = lambda obs: net.unroll(obs, jnp.zeros(obs.shape[:2], bool), net.rest(4))[1]
+    _, value, last_value = replay(net, state.private.start, seen, by_moment=False)
+    judge = lambda obs: net.unroll(obs, jnp.zeros(obs.shape[:2], bool), net.initial_carry(4))[1]
     np.testing.assert_allclose(value[1:5], judge(obs[1:5]), atol=1e-5)  # from its first to its final one
     under_way = jnp.concatenate([obs[5:], last_obs[None]])
     np.testing.assert_allclose(last_value, judge(under_way)[-1], atol=1e-5)
     np.testing.assert_allclose(
-        replay(net, state.memory.start, seen, by_moment=True)[2], last_value, atol=1e-6
+        replay(net, state.private.start, seen, by_moment=True)[2], last_value, atol=1e-6
     )
 
 
 def test_new_places_are_entered_without_memories():
     learner, _, _, _, _, state = played("lstm", "terminated")
-    assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(state.memory.carry))
-    visitor = learner.visit(state, 9)
-    assert {leaf.shape for leaf in jax.tree.leaves((visitor.memory.carry, visitor.memory.start))} == {(9, 8)}
-    left = learner.abandon(state)
+    assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(state.private.carry))
+    visitor = learner.for_evaluation(state, 9)
+    assert {leaf.shape for leaf in jax.tree.leaves((visitor.private.carry, visitor.private.start))} == {
+        (9, 8)
+    }
+    left = learner.on_restart(state)
     assert not any(
-        np.any(x) for x in jax.tree.leaves((visitor.memory.carry, left.memory.carry, left.memory.start))
+        np.any(x) for x in jax.tree.leaves((visitor.private.carry, left.private.carry, left.private.start))
     )
-    assert left.memory.num_updates == state.memory.num_updates
+    assert left.private.num_updates == state.private.num_updates
 
 
 def test_minibatches_are_of_whole_sequences_in_their_order():
@@ -287,8 +294,8 @@ def test_pictures_and_named_parts_are_remembered_too(action):
         noise, first = learner.draw(key, (7, 4)), trees.take(obs, 0)
         chosen, memory = learner.act(state, first, noise[0], flags[0])
         actions = jnp.broadcast_to(chosen, (7, *chosen.shape))
-        rollout = Rollout(obs, actions, jnp.zeros((7, 4)), flags, flags, ~flags, first, begins=flags)
-        return state, learner.update(key, state._replace(memory=memory), rollout)[0]
+        rollout = Rollout(obs, actions, jnp.zeros((7, 4)), flags, flags, ~flags, first, episode_starts=flags)
+        return state, learner.update(key, state._replace(private=memory), rollout)[0]
 
     before, after = jax.eval_shape(learn, KEY)
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (before, after)]
@@ -375,7 +382,7 @@ CONFIG = TrainConfig("CartPoleNoVel-v1", algo=PPO, steps=32 * 12, learners=2, se
 def advanced(learners, mesh):
     """After 12 iterations: both members, or the second alone."""
     trainer = make_trainer(replace(CONFIG, learners=learners, first_member=2 - learners), mesh=mesh)
-    return trainer.advance(trainer.begin(), jnp.int32(12))[0]
+    return trainer.advance(trainer.init(), jnp.int32(12))[0]
 
 
 def assert_close(a, b):
@@ -385,15 +392,15 @@ def assert_close(a, b):
 def test_a_member_is_its_solo_run():
     cohort, solo = advanced(2, "2x1"), advanced(1, "1x1")
     assert_close(trees.take(cohort.cohort, jnp.array([1])), solo.cohort)
-    assert cohort.worlds.episodes.finished.min() > 0
+    assert cohort.envs.episodes.finished.min() > 0
 
 
 def test_two_devices_are_one():
     """They share the environments, and with them what is remembered of each."""
     one, two = advanced(1, "1x1"), advanced(1, "1x2")
     assert_close(one.cohort, two.cohort)
-    assert_close(one.worlds.episodes, two.worlds.episodes)
-    assert [x.data.shape for x in two.cohort.memory.start[0][0].addressable_shards] == [(1, 2, 8)] * 2
+    assert_close(one.envs.episodes, two.envs.episodes)
+    assert [x.data.shape for x in two.cohort.private.start[0][0].addressable_shards] == [(1, 2, 8)] * 2
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path):
@@ -409,7 +416,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
 
     _, whole = go_on("whole", config.steps)
     _, half = go_on("halves", 32 * 5)
-    assert np.any(half.worlds.episodes.running_length > 0)  # episodes are cut, and go on
+    assert np.any(half.envs.episodes.running_length > 0)  # episodes are cut, and go on
     resumed, again = go_on("halves", config.steps)
     assert resumed > 0
     for a, b in zip(jax.tree.leaves(whole.cohort), jax.tree.leaves(again.cohort), strict=True):
@@ -419,10 +426,10 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
 def test_memories_never_leave_a_learner_and_parts_have_their_names():
     exchange = ExchangeConfig("average", parts=("actor",), local_updates=1)
     trainer = make_trainer(replace(CONFIG, exchanges=(exchange,)), mesh="2x1")
-    cohort = trainer.advance(trainer.begin(), jnp.int32(3))[0].cohort
+    cohort = trainer.advance(trainer.init(), jnp.int32(3))[0].cohort
     same = lambda tree: [bool(np.all(x[0] == x[1])) for x in jax.tree.leaves(tree)]
     assert all(same(cohort.params.actor))
-    assert not any(same((cohort.params.critic.core.weight, cohort.memory.carry)))
+    assert not any(same((cohort.params.critic.core.weight, cohort.private.carry)))
 
 
 def test_neighbours_policies_are_refused():

@@ -47,19 +47,19 @@ def watched(probe, n, num_steps, rounds, num_envs=3):
     idle = Learner(
         init=lambda key: None,
         draw=lambda key, shape: jnp.zeros(shape),
-        act=lambda state, obs, noise, begins: (jnp.zeros(noise.shape, jnp.int32), state.memory),
+        act=lambda state, obs, noise, episode_starts: (jnp.zeros(noise.shape, jnp.int32), state.private),
         update=lambda key, state, rollout: None,
     )
     env = from_jax(probe).build(np.zeros((1, num_envs), np.uint32), False)
-    cohort = LearnerState((), (), (), (), memory=jnp.zeros(1))
+    cohort = LearnerState((), (), (), (), private=jnp.zeros(1))
     play = jax.jit(partial(collection.collect, env, idle, num_steps))
-    worlds = collection.begin(env, jax.random.split(KEY, (1, num_envs)), ())
-    past = replay.no_past(probe.spec, NO_ACTION, 500, num_envs, n, warm=False)
+    worlds = collection.reset_envs(env, jax.random.split(KEY, (1, num_envs)), ())
+    buffer = replay.empty_buffer(probe.spec, NO_ACTION, 500, num_envs, n, warming_up=False)
     for i in range(rounds):
         worlds, _, rollout = play(jax.random.split(jax.random.fold_in(KEY, i), 1), cohort, worlds)
         alone = Rollout(*(x[:, 0] for x in rollout[:6]), last_obs=rollout.last_obs[0])
-        past = remember(n)(past, alone)
-    return kept(past.replay)
+        buffer = remember(n)(buffer, alone)
+    return kept(buffer.ring)
 
 
 LIMIT = 5
@@ -133,10 +133,10 @@ def one_by_one(whole, n):
 def test_transitions_are_those_of_a_plain_loop(n, num_steps):
     """In order, whatever the length of a rollout, with pictures and vectors as they were."""
     steps = random_steps(np.random.default_rng(n), 25, 2)
-    past = replay.no_past(SEEN, NO_ACTION, 100, 2, n, warm=True)
+    buffer = replay.empty_buffer(SEEN, NO_ACTION, 100, 2, n, warming_up=True)
     for rollout in cut(steps, num_steps):
-        past = remember(n)(past, rollout)
-    found, expected = kept(past.replay), one_by_one(steps, n)
+        buffer = remember(n)(buffer, rollout)
+    found, expected = kept(buffer.ring), one_by_one(steps, n)
     assert (expected.steps < n).any() == (n > 1)
     assert expected.terminated.any()
     jax.tree.map(np.testing.assert_array_equal, found, expected)
@@ -145,13 +145,13 @@ def test_transitions_are_those_of_a_plain_loop(n, num_steps):
 
 
 def test_steps_are_counted_with_their_resets_until_learning_starts():
-    past = replay.no_past(SEEN, NO_ACTION, 100, 2, 1, warm=True)
-    warm = []
+    buffer = replay.empty_buffer(SEEN, NO_ACTION, 100, 2, 1, warming_up=True)
+    warming_up = []
     for rollout in cut(random_steps(np.random.default_rng(0), 13, 2), 3):
-        past = remember(1, 18)(past, rollout)
-        warm.append((int(past.num_steps), bool(past.warm)))
-    assert replay.size(past.replay) < 24
-    assert warm == [(6, True), (12, True), (18, False), (24, False)]
+        buffer = remember(1, 18)(buffer, rollout)
+        warming_up.append((int(buffer.num_steps), bool(buffer.warming_up)))
+    assert replay.size(buffer.ring) < 24
+    assert warming_up == [(6, True), (12, True), (18, False), (24, False)]
 
 
 # The ring

@@ -219,7 +219,7 @@ def test_meetings_average_tables_and_leave_worlds_alone():
     _, after, _ = average().apply(keys(1)[0], average().init(before)[0], before, standing)
     table = before.params.mean(0, keepdims=True)
     np.testing.assert_allclose(after.params, jnp.broadcast_to(table, after.params.shape), rtol=1e-6)
-    jax.tree.map(np.testing.assert_array_equal, after.memory, before.memory)
+    jax.tree.map(np.testing.assert_array_equal, after.private, before.private)
 
 
 def test_actions_are_greedy_without_noise_and_softmax_with_it():

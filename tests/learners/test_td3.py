@@ -45,7 +45,7 @@ def test_actions_fit_their_bounds_without_promoting_ranks(kind):
 def test_an_action_whose_bounds_are_equal_is_neither_learned_nor_undefined():
     """The second of three can only be 0.5: it is 0 inside, whatever an actor says, and 0.5 outside."""
     space = Box((3,), np.array([-1.0, 0.5, 0.0]), np.array([1.0, 0.5, 2.0]))
-    setup = td3.Setup(TD3Config(**SMALL), EnvSpec("fixed", "jax", Box((3,)), space), 3)
+    setup = td3.TD3Setup(TD3Config(**SMALL), EnvSpec("fixed", "jax", Box((3,)), space), 3)
     chosen = td3.policy(setup, lambda obs: jnp.full((1, 3), 0.3), jnp.zeros((1, 3)))
     np.testing.assert_allclose(chosen, [[np.tanh(0.3), 0.0, np.tanh(0.3)]], rtol=1e-6)
     outside = td3.to_bounds(space, jnp.array([[0.5, 0.7, -0.5]]))
@@ -82,8 +82,8 @@ def rollout(seed=0, kind="asymmetric", num_steps=4, num_envs=2):
 
 def ready(state):
     """The same learner, past its random steps."""
-    past = state.memory.past._replace(warm=jnp.bool_(False))
-    return state._replace(memory=state.memory._replace(past=past))
+    buffer = state.private.buffer._replace(warming_up=jnp.bool_(False))
+    return state._replace(private=state.private._replace(buffer=buffer))
 
 
 def same(a, b):
@@ -223,12 +223,12 @@ def test_a_visitor_without_noise_is_greedy_even_before_it_has_learned(exploratio
     obs = jnp.float32(np.random.default_rng(0).normal(size=(5, 3)))
     for noise in learner.draw(KEY, (3, 2)):
         _, memory = learner.act(state, obs[:2], noise)
-        state = state._replace(memory=memory)
-    visitor = learner.visit(state, 5)
+        state = state._replace(private=memory)
+    visitor = learner.for_evaluation(state, 5)
     expected = np.tanh(np.float64(state.params.actor(obs)))
     for _ in range(3):
         action, memory = learner.act(visitor, obs, jnp.zeros((5, 3)))
-        visitor = visitor._replace(memory=memory)
+        visitor = visitor._replace(private=memory)
         np.testing.assert_allclose(within(SPACES["asymmetric"], action), expected, atol=1e-5)
     assert same(visitor.params, state.params)
 
@@ -239,14 +239,16 @@ def wandering(theta):
     learner = lab("two", num_envs=400, exploration="ou", ou_theta=theta, exploration_noise=0.01)
     state = ready(learner.init(KEY))
     obs = jnp.zeros((400, 3))
-    centre = within(SPACES["two"], learner.act(learner.visit(state, 400), obs, jnp.zeros((400, 1)))[0])
+    centre = within(
+        SPACES["two"], learner.act(learner.for_evaluation(state, 400), obs, jnp.zeros((400, 1)))[0]
+    )
 
     def body(memory, noise):
-        action, memory = learner.act(state._replace(memory=memory), obs, noise)
+        action, memory = learner.act(state._replace(private=memory), obs, noise)
         return memory, action
 
     noise = learner.draw(jax.random.key(1), (120, 400))
-    _, actions = jax.lax.scan(body, state.memory, noise)
+    _, actions = jax.lax.scan(body, state.private, noise)
     return (within(SPACES["two"], actions)[..., 0] - centre[None, :, 0]) / 0.01
 
 
@@ -272,7 +274,7 @@ def test_random_actions_are_uniform_whatever_the_exploration():
     units = []
     for noise in learner.draw(KEY, (2, 4000)):
         action, memory = learner.act(state, jnp.zeros((4000, 3)), noise)
-        state = state._replace(memory=memory)
+        state = state._replace(private=memory)
         units.append(within(SPACES["two"], action)[:, 0])
     np.testing.assert_allclose(units[0].std(), 3**-0.5, rtol=0.05)
     assert abs(np.corrcoef(*units)[0, 1]) < 0.1
@@ -292,7 +294,7 @@ def test_what_the_environment_gets_is_what_is_remembered(kind):
     env = from_jax(echo).build(np.zeros((1, 4), np.uint32), False)
     play = jax.jit(partial(collection.collect, env, made, 8))
     keys = jax.random.split(KEY, (1, 4))
-    cohort, worlds = jax.vmap(made.init)(keys[:, 0]), collection.begin(env, keys, ())
+    cohort, worlds = jax.vmap(made.init)(keys[:, 0]), collection.reset_envs(env, keys, ())
     update = jax.jit(jax.vmap(made.update, (0, 0, Rollout(1, 1, 1, 1, 1, 1, 0, 1, 1))))
     for number in range(3):  # random ones, then the policy's with large noise
         now = jax.random.split(jax.random.fold_in(KEY, number), 1)
@@ -302,7 +304,7 @@ def test_what_the_environment_gets_is_what_is_remembered(kind):
         assert (action <= np.float32(space.high)).all()
         assert action.shape == (8, 1, 4, *space.shape)
         cohort, _ = update(now, cohort, seen)
-    kept = jax.tree.map(lambda x: np.asarray(x[0]), cohort.memory.past.replay)
+    kept = jax.tree.map(lambda x: np.asarray(x[0]), cohort.private.buffer.ring)
     stored = min(int(kept.count), 40)
     assert kept.data.action.shape == (40, max(1, int(np.prod(space.shape))))
     landed = within(space, kept.data.next_obs[:stored]).reshape(stored, -1)
@@ -321,11 +323,11 @@ def test_smoothing_stays_within_asymmetric_bounds():
             met.append(action)
             return jnp.zeros(action.shape[:-1])
 
-    batch = replay.sample(state.memory.past.replay, KEY, (64,))
+    batch = replay.sample(state.private.buffer.ring, KEY, (64,))
     hypers = state.hypers._replace(target_noise=jnp.float32(3.0), target_noise_clip=jnp.float32(2.5))
     spied = state.params._replace(target_critic=(Spy(), Spy()))
     noise = jax.random.normal(KEY, (64, 3))
-    td3.targets(td3.Setup(TD3Config(**SMALL), spec(), 3), hypers, spied, batch, noise)
+    td3.targets(td3.TD3Setup(TD3Config(**SMALL), spec(), 3), hypers, spied, batch, noise)
     (first, second) = met
     np.testing.assert_array_equal(first, second)
     assert np.abs(first).max() == 1
@@ -345,15 +347,15 @@ def test_nothing_is_learned_before_learning_starts():
     assert same((after.params, after.opt_state, after.hypers), (state.params, state.opt_state, state.hypers))
     assert (metrics["updates_per_step"], metrics["replay_size"]) == (0, 8)
     assert metrics["loss/critic"] == metrics["loss/total"] == 0
-    assert bool(after.memory.past.warm)
-    assert after.memory.num_gradients == 0
+    assert bool(after.private.buffer.warming_up)
+    assert after.private.num_gradients == 0
     after, metrics = learner.update(KEY, after, rollout(1))
     changed = jax.tree.map(lambda a, b: bool(np.any(a != b)), state.params, after.params)
     assert all(jax.tree.leaves(changed)), changed
     assert (metrics["updates_per_step"], metrics["replay_size"]) == (1, 16)
     assert metrics["loss/critic"] > 0
-    assert not after.memory.past.warm
-    assert after.memory.num_gradients == 8
+    assert not after.private.buffer.warming_up
+    assert after.private.num_gradients == 8
 
 
 @pytest.mark.parametrize("gradient_steps", [1, 6])
@@ -364,7 +366,7 @@ def test_the_ratio_of_updates_to_steps_is_told(gradient_steps):
     for number in range(1, 6):
         state, metrics = learner.update(KEY, state, rollout(number))
     assert metrics["replay_size"] == 40  # of 48
-    assert state.memory.past.num_steps == 48
+    assert state.private.buffer.num_steps == 48
 
 
 def test_a_learner_that_remembers_nothing_learns_nothing():
@@ -380,7 +382,9 @@ def test_two_updates_of_one_step_are_one_of_two():
     """With a delay of 2, fed the same batches and noise: the actor moves in the second, on its batch."""
     batches = replay.sample(filled(), jax.random.key(7), (4, 8))
     noise = jax.random.normal(jax.random.key(8), (4, 8, 3))
-    ones, twos, four = (td3.Setup(TD3Config(**SMALL | {"gradient_steps": n}), spec(), 3) for n in (1, 2, 4))
+    ones, twos, four = (
+        td3.TD3Setup(TD3Config(**SMALL | {"gradient_steps": n}), spec(), 3) for n in (1, 2, 4)
+    )
 
     def fed(setup, sizes):
         state, start = td3.init(setup, KEY), 0
@@ -390,9 +394,9 @@ def test_two_updates_of_one_step_are_one_of_two():
             part = jax.tree.map(lambda x, a=start, b=start + size: x[a:b], (batches, noise))
             before = state.params
             (params, opt_state), _ = learn(state, rollout(), *part)
-            done = state.memory.num_gradients + size
+            done = state.private.num_gradients + size
             state = state._replace(
-                params=params, opt_state=opt_state, memory=state.memory._replace(num_gradients=done)
+                params=params, opt_state=opt_state, private=state.private._replace(num_gradients=done)
             )
             moved.append(not same(before.actor, params.actor))
             assert moved[-1] == (not same(before.target_critic, params.target_critic))
@@ -414,7 +418,7 @@ def filled():
     state = learner.init(KEY)
     for seed in range(2):
         state, _ = learner.update(KEY, state, rollout(seed))
-    return state.memory.past.replay
+    return state.private.buffer.ring
 
 
 def test_hypers_take_effect_and_compile_nothing():
@@ -456,7 +460,7 @@ def test_reset_steps_change_nothing():
     state = learner.init(KEY)
     after = [learner.update(KEY, state, r)[0] for r in (steps, garbage)]
     assert same(*(a.params for a in after))
-    assert same(*(a.memory.past.replay for a in after))
+    assert same(*(a.private.buffer.ring for a in after))
     assert same(*(a.statistics for a in after))
     assert after[0].statistics["obs"].count == 7
 
@@ -466,7 +470,7 @@ def test_opinions_and_distances_are_of_actions_in_units_of_the_bounds():
     one, two = (learner.init(jax.random.key(seed)) for seed in (0, 1))
     obs = jnp.float32(np.random.default_rng(0).normal(size=(4, 2, 3)))
     a, b = (np.tanh(np.float64(s.params.actor(obs))) for s in (one, two))
-    actions, squares = learner.opinion(one, obs)
+    actions, squares = learner.policy_terms(one, obs)
     np.testing.assert_allclose(actions, a, atol=1e-6)
     np.testing.assert_allclose(squares, np.sum(a**2, -1), rtol=1e-5)
     np.testing.assert_allclose(

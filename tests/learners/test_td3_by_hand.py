@@ -12,7 +12,7 @@ from shoal.exchanges.neighbours import neighbours
 from shoal.learners import replay
 from shoal.learners.td3 import TD3Config, td3
 from shoal.ops import trees
-from shoal.types import Advice, Box, EnvSpec, Rollout, Standing
+from shoal.types import Box, EnvSpec, PeerTargets, Rollout, Scores
 
 KEY = jax.random.key(3)
 LOW, HIGH = np.array([-1.0, -2.0]), np.array([3.0, 2.0])
@@ -236,7 +236,7 @@ def drawn(config, key, after):
     """The batches and the noise of an update, as it draws them, as NumPy."""
     key_sample, key_noise = jax.random.split(key)
     shape = (config.num_gradients, config.batch_size)
-    batches = replay.sample(after.memory.past.replay, key_sample, shape)
+    batches = replay.sample(after.private.buffer.ring, key_sample, shape)
     noise = jax.random.normal(key_noise, (*shape, 2))
     wide = lambda x: np.float64(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.asarray(x)
     return jax.tree.map(wide, batches), np.float64(noise)
@@ -248,7 +248,7 @@ class Seen:
     def __init__(self):
         self.all = []
 
-    def take_in(self, rollout):
+    def update_moments(self, rollout):
         self.all.extend(np.float64(rollout.obs)[np.asarray(rollout.valid)])
 
     def __call__(self, obs):
@@ -268,7 +268,7 @@ def test_whole_updates_by_hand(name):
     for number in range(4):
         key, rollout = jax.random.fold_in(KEY, number), random_rollout(number)
         state, metrics = update(key, state, rollout)
-        seen.take_in(rollout)
+        seen.update_moments(rollout)
         batches, noise = drawn(config, key, state)
         for g in range(config.num_gradients):
             batch = trees.take(batches, g)
@@ -278,7 +278,7 @@ def test_whole_updates_by_hand(name):
         assert_same(state.params, hand)
         assert metrics["updates_per_step"] == config.num_gradients / 16
     assert min(hand.clipped.values()) > 3, hand.clipped
-    assert state.memory.num_gradients == hand.count == 4 * config.num_gradients
+    assert state.private.num_gradients == hand.count == 4 * config.num_gradients
     if config.optimiser == "adam":
         counts = [x for x in jax.tree.leaves(state.opt_state) if x.dtype == jnp.int32]
         assert [int(x) for x in counts] == [hand.count // config.policy_delay, hand.count]
@@ -292,13 +292,13 @@ def test_neighbours_pull_by_hand():
     exchange = neighbours(made, matrix)
     rollouts = [random_rollout(seed) for seed in range(3)]
     memory, cohort = exchange.init(cohort)
-    everyone = Standing(jnp.zeros(3), jnp.zeros(3), jnp.zeros(3, jnp.int32), jnp.ones(3, bool))
+    everyone = Scores(jnp.zeros(3), jnp.zeros(3), jnp.zeros(3, jnp.int32), jnp.ones(3, bool))
     memory, cohort, _ = exchange.apply(KEY, memory, cohort, everyone)
     side = lambda axis: lambda *x: jnp.stack(x, axis)
     together = jax.tree.map(side(1), *[r._replace(last_obs=()) for r in rollouts])
     together = together._replace(last_obs=side(0)(*[r.last_obs for r in rollouts]))
-    together = exchange.advise(memory, together)
-    keys, axes = jax.random.split(KEY, 3), Rollout(1, 1, 1, 1, 1, 1, last_obs=0, advice=1)
+    together = exchange.add_peer_targets(memory, together)
+    keys, axes = jax.random.split(KEY, 3), Rollout(1, 1, 1, 1, 1, 1, last_obs=0, peer_targets=1)
     after, metrics = jax.jit(jax.vmap(made.update, (0, 0, axes)))(keys, cohort, together)
 
     for i in range(3):
@@ -321,11 +321,11 @@ def test_neighbours_pull_by_hand():
 def test_neighbours_who_agree_pull_nowhere():
     _, made, update = learner(comm_penalty_coeff=0.7)
     state, rollout = begin(made), random_rollout(0)
-    opinion = made.opinion(state, rollout.obs)
-    three = Advice(jnp.full(rollout.reward.shape, 3.0), jax.tree.map(lambda x: 3 * x, opinion))
-    advised = rollout._replace(advice=(three,))
+    policy_terms = made.policy_terms(state, rollout.obs)
+    three = PeerTargets(jnp.full(rollout.reward.shape, 3.0), jax.tree.map(lambda x: 3 * x, policy_terms))
+    peers = rollout._replace(peer_targets=(three,))
     quiet, _ = update(KEY, state, rollout)
-    pulled, metrics = update(KEY, state, advised)
+    pulled, metrics = update(KEY, state, peers)
     assert abs(metrics["loss/neighbours"]) < 1e-6
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=3e-6)
     jax.tree.map(close, pulled.params.target_critic, quiet.params.target_critic)

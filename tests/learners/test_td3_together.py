@@ -10,9 +10,9 @@ import pytest
 from shoal.exchanges.make import ExchangeConfig, make_exchange
 from shoal.learners import td3
 from shoal.learners.replay import Transition
-from shoal.learners.td3 import Setup, TD3Config
+from shoal.learners.td3 import TD3Config, TD3Setup
 from shoal.ops import trees
-from shoal.types import Box, EnvSpec, Rollout, Standing
+from shoal.types import Box, EnvSpec, Rollout, Scores
 
 KEY = jax.random.key(2)
 SPEC = EnvSpec("together", "jax", Box((3,)), Box((2,), -1.0, 1.0))
@@ -28,7 +28,7 @@ SETTINGS = {
     "learning_starts": 0,
     "learning_rate": 0.05,
 }
-EVERYONE = Standing(jnp.zeros(NUM), jnp.zeros(NUM), jnp.zeros(NUM, jnp.int32), jnp.ones(NUM, bool))
+EVERYONE = Scores(jnp.zeros(NUM), jnp.zeros(NUM), jnp.zeros(NUM, jnp.int32), jnp.ones(NUM, bool))
 
 
 def random_batches(seed, num_steps):
@@ -55,9 +55,9 @@ def pooled(tree):
 def learned(setup, state, batches, noise):
     """The learner after its steps on given batches, which no replay has to hold."""
     (params, opt_state), _ = td3.learn(setup, state, no_rollout(), batches, noise)
-    done = state.memory.num_gradients + noise.shape[0]
+    done = state.private.num_gradients + noise.shape[0]
     return state._replace(
-        params=params, opt_state=opt_state, memory=state.memory._replace(num_gradients=done)
+        params=params, opt_state=opt_state, private=state.private._replace(num_gradients=done)
     )
 
 
@@ -74,7 +74,7 @@ def gap(a, b):
 def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(optimiser, gradient_steps):
     """Over six updates, in both ways to keep the delay; Adam alone would not tell a sum from a mean."""
     config = TD3Config(**SETTINGS, gradient_steps=gradient_steps, optimiser=optimiser)
-    many, one = Setup(config, SPEC, 2, ("group",)), Setup(config, SPEC, 2)
+    many, one = TD3Setup(config, SPEC, 2, ("group",)), TD3Setup(config, SPEC, 2)
     step_many = jax.jit(jax.vmap(partial(learned, many), axis_name="group"))
     step_one = jax.jit(partial(learned, one))
     alone = begun = td3.init(one, KEY)
@@ -99,7 +99,7 @@ def meeting(num_updates, learning_rate):
     """Learners who average after each plain critic step, and a learner of all samples, after every update."""
     settings = SETTINGS | {"optimiser": "sgd", "gradient_steps": 1, "learning_rate": learning_rate}
     config = TD3Config(**settings, actor_learning_rate=0.2)
-    setup, one = Setup(config, SPEC, 2), td3.td3(config, SPEC)
+    setup, one = TD3Setup(config, SPEC, 2), td3.td3(config, SPEC)
     exchange = make_exchange((CRITICS, ACTORS), one, NUM)
     alone = one.init(KEY)
     memory, cohort = exchange.init(trees.stack([alone] * NUM))

@@ -17,7 +17,7 @@ from shoal.learners.wrappers.team import team
 from shoal.learners.wrappers.team_config import TeamConfig
 from shoal.learners.wrappers.team_views import sight, sight_space
 from shoal.training.config import TrainConfig
-from shoal.training.loop import pulses
+from shoal.training.loop import progress_reports
 from shoal.training.program import make_trainer
 from shoal.training.rollout import begin, collect
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout
@@ -45,7 +45,7 @@ PENNIES = [[[1, -1], [-1, 1]], [[-1, 1], [1, -1]]]
 def trained(env, algo, updates=60, learners=2):
     config = TrainConfig("game", algo, steps=updates * algo.rollout_size, learners=learners)
     trainer = make_trainer(config, recipe=from_jax(env))
-    *_, last = pulses(trainer, trainer.begin())
+    *_, last = progress_reports(trainer, trainer.init())
     return last
 
 
@@ -81,7 +81,7 @@ def made_up(key, spec=None, **parts):
         truncated=jnp.zeros((T, E), bool),
         valid=~jnp.concatenate([jnp.zeros((1, E), bool), over[:-1]]),
         last_obs=last,
-        begins=jnp.zeros((T, E), bool),
+        episode_starts=jnp.zeros((T, E), bool),
     )
 
 
@@ -99,7 +99,7 @@ def test_agents_of_one_policy_are_rows_of_one_learner():
         *map(flat, (rollout.obs, rollout.action, rollout.reward)),
         *map(repeated, (rollout.terminated, rollout.truncated, rollout.valid)),
         last_obs=rollout.last_obs.reshape(E * A, 2),
-        begins=repeated(rollout.begins),
+        episode_starts=repeated(rollout.episode_starts),
     )
     fold = lambda key: jax.random.fold_in(jax.random.key(key), 0)
     expected, told = jax.jit(alone.update)(fold(2), alone.init(fold(0)), rows)
@@ -114,10 +114,10 @@ def test_going_round_permutes_agents_and_nothing_else():
     learner, rollout = made(config, spec_of()), made_up(jax.random.key(1))
     state, turn = learner.init(jax.random.key(0)), lambda x, axis: jnp.roll(x, 1, axis)
     noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, E)))
-    begins = jnp.ones(E, bool)
-    action, _ = learner.act(state, rollout.obs[0], noise, begins)
-    turned, _ = learner.act(state, turn(rollout.obs[0], 1), turn(noise, 1), begins)
-    np.testing.assert_array_equal(turned, turn(action, 1))
+    episode_starts = jnp.ones(E, bool)
+    action, _ = learner.act(state, rollout.obs[0], noise, episode_starts)
+    transposed, _ = learner.act(state, turn(rollout.obs[0], 1), turn(noise, 1), episode_starts)
+    np.testing.assert_array_equal(transposed, turn(action, 1))
     values = learner.value(state, rollout.obs)
     np.testing.assert_allclose(learner.value(state, turn(rollout.obs, 2)), turn(values, 2), atol=1e-6)
 
@@ -176,10 +176,10 @@ def test_what_critics_see():
 
 def test_actors_see_nothing_of_the_others():
     learner, obs = made(SMALL, spec_of()), jax.random.normal(jax.random.key(0), (E, A, 2))
-    state, begins = learner.init(jax.random.key(1)), jnp.ones(E, bool)
+    state, episode_starts = learner.init(jax.random.key(1)), jnp.ones(E, bool)
     noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, E)))
     changed = obs.at[:, 1].add(3.0)
-    one, two = (learner.act(state, x, noise, begins)[0] for x in (obs, changed))
+    one, two = (learner.act(state, x, noise, episode_starts)[0] for x in (obs, changed))
     np.testing.assert_array_equal(one[:, [0, 2]], two[:, [0, 2]])
     apart = np.asarray(learner.value(state, obs) != learner.value(state, changed))
     assert apart.all()
@@ -231,10 +231,10 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     now = {name: always(0, params) for name, params in state.params.items()}
     then = {name: always(1, params) for name, params in state.params.items()}
     past = {
-        name: (jax.tree.map(lambda x: jnp.stack([x, x]), then[name]), state.memory.past[name][1])
+        name: (jax.tree.map(lambda x: jnp.stack([x, x]), then[name]), state.private.past[name][1])
         for name in then
     }
-    state = state._replace(params=now, memory=state.memory._replace(past=past))
+    state = state._replace(params=now, private=state.private._replace(past=past))
     cohort = jax.tree.map(lambda x: x[None], state)
     rows = from_jax(env).build(np.zeros((1, 4), np.uint32), False)
     worlds = jax.jit(partial(begin, rows))(jax.random.split(jax.random.key(1), (1, 4)), ())
@@ -242,7 +242,7 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     _, _, rollout = play(jax.random.split(jax.random.key(2), 1), cohort, worlds)
     expected = np.array([[0, 0], [0, 0], [1, 0], [0, 1]])
     np.testing.assert_array_equal(rollout.action[:, 0], np.broadcast_to(expected, (8, 4, 2)))
-    visiting = learner.visit(state, 7)
+    visiting = learner.for_evaluation(state, 7)
     noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, 7)))
     greedy, _ = jax.jit(learner.act)(visiting, jnp.ones((7, 2, 1)), noise, jnp.ones(7, bool))
     np.testing.assert_array_equal(greedy, 0)
@@ -260,7 +260,7 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     kept = results[0]
     for number in range(2):
         kept = update(jax.random.key(number), kept, one)[0]
-    first = jax.tree.map(lambda x: x[0], kept.memory.past["team0"][0])
+    first = jax.tree.map(lambda x: x[0], kept.private.past["team0"][0])
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, first, kept.params["team0"])))
 
 
@@ -285,10 +285,10 @@ def test_in_a_match_each_learner_plays_its_side():
     learner = made(replace(SMALL, policies="shared"), spec)
     states = [learner.init(jax.random.key(k)) for k in (0, 1)]
     game = match(learner, learner, spec)
-    obs, begins = jax.random.normal(jax.random.key(2), (E, A, 2)), jnp.ones(E, bool)
+    obs, episode_starts = jax.random.normal(jax.random.key(2), (E, A, 2)), jnp.ones(E, bool)
     noise = jax.tree.map(lambda x: 0 * x[0], learner.draw(jax.random.key(3), (1, E)))
-    alone = [np.asarray(learner.act(state, obs, noise, begins)[0]) for state in states]
-    played, _ = game.act(game.visit(both(*states), E), obs, (noise, noise), begins)
+    alone = [np.asarray(learner.act(state, obs, noise, episode_starts)[0]) for state in states]
+    played, _ = game.act(game.for_evaluation(both(*states), E), obs, (noise, noise), episode_starts)
     np.testing.assert_array_equal(played[:, [0, 2]], alone[0][:, [0, 2]])
     np.testing.assert_array_equal(played[:, 1], alone[1][:, 1])
     assert not np.array_equal(alone[0], alone[1])

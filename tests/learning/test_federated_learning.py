@@ -11,7 +11,7 @@ from shoal.learners.ppo import PPOConfig
 from shoal.ops import trees
 from shoal.training.config import TrainConfig
 from shoal.training.evaluate import distances
-from shoal.training.loop import pulses, train
+from shoal.training.loop import progress_reports, train
 from shoal.training.program import make_trainer
 
 SMALL = {"num_envs": 8, "num_steps": 16, "num_minibatches": 2, "hidden": (16,), "learning_rate": 0.01}
@@ -74,8 +74,8 @@ def closeness(seed):
     algo = PPOConfig(comm_penalty_coeff=10.0)
     settings = {"steps": 30 * 512, "learners": 16, "seed": seed, "reports": 1}
     trainer = make_trainer(TrainConfig("jax:CartPole-v1", algo, exchanges=(exchange,), **settings))
-    *_, report = pulses(trainer, trainer.begin())
-    cohort, obs = jax.device_get((report.state.cohort, report.state.worlds.step.obs))
+    *_, report = progress_reports(trainer, trainer.init())
+    cohort, obs = jax.device_get((report.state.cohort, report.state.envs.step.obs))
     actors, _ = trees.as_matrix(cohort.params.actor)
     apart = (
         distances(trainer.learner, cohort, obs),

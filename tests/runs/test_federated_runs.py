@@ -23,7 +23,8 @@ from shoal.runs.config import (
 from shoal.runs.metrics import read_metrics
 from shoal.runs.session import choose, open_run, open_session, places, world_of
 from shoal.training.config import TrainConfig
-from shoal.training.program import exchange_of, worlds_of
+from shoal.training.parts import worlds_of
+from shoal.training.program import exchange_of
 from shoal.types import Box, Discrete, EnvSpec
 
 SMALL = {

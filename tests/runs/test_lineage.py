@@ -130,7 +130,7 @@ def runs(go_on, tmp_path_factory):
     whole, halves = (tmp_path_factory.mktemp(name) for name in ("whole", "halves"))
     go_on(CONFIG, whole)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["shoal.training.loop"], "PULSE_SECONDS", 0)  # look up after every update
+        patch.setattr(sys.modules["shoal.training.loop"], "PROGRESS_SECONDS", 0)  # look up after every update
         assert go_on(CONFIG, halves, until=320)[0] is None
     for name in ("lineage.csv", "metrics.csv"):
         shutil.copy(whole / name, halves / name)

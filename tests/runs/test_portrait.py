@@ -18,8 +18,8 @@ from shoal.runs import checkpoint
 from shoal.runs.config import from_settings, preset, read_settings, write_config
 from shoal.runs.portrait import CELLS, over_plane, portrait, view_of
 from shoal.runs.session import choose, open_run, open_session, watch
-from shoal.training.evaluate import episode, trajectory
-from shoal.training.program import make_learner
+from shoal.training.episode import episode, trajectory
+from shoal.training.parts import make_learner
 from shoal.types import Box, Discrete
 
 CONFIGS = sorted((Path(__file__).parent.parent.parent / "examples" / "configs").glob("*.yaml"))
@@ -84,7 +84,7 @@ def test_td3_expects_what_its_first_critic_says():
     spec = shoal.make("Pendulum-v1").spec
     learner = shoal.td3(shoal.TD3Config(hidden=(8,), buffer_size=10), spec)
     state, obs = learner.init(jax.random.key(0)), np.float32([[1, 0, 0.5], [0, 1, -3]])
-    action, _ = learner.act(learner.visit(state, 2), obs, np.zeros((2, 1)))
+    action, _ = learner.act(learner.for_evaluation(state, 2), obs, np.zeros((2, 1)))
     assert learner.value is not None
     np.testing.assert_allclose(learner.value(state, obs), state.params.critic[0](obs, action / 2), rtol=1e-5)
 

@@ -61,38 +61,38 @@ def bits(tree):
     return [(leaf.shape, str(leaf.dtype), np.asarray(leaf).tobytes()) for leaf in leaves]
 
 
-def past(cohort):
-    memory = cohort.memory
-    return memory.past if hasattr(memory, "past") else memory
+def buffer(cohort):
+    memory = cohort.private
+    return memory.buffer if hasattr(memory, "past") else memory
 
 
 @cache
 def advanced(name):
     """A run's state before and after sixteen iterations, and its last pulse."""
     trainer = make_trainer(RUNS[name])
-    begun = trainer.begin()
+    begun = trainer.init()
     return (begun, *trainer.advance(begun, jnp.int32(16)))
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_member_is_its_solo_run_bit_for_bit(name):
     """One of two on two devices, and the same alone; it has learned by then, and its ring has gone round."""
-    begun, cohort, pulse = advanced(name)
+    begun, cohort, progress = advanced(name)
     trainer = make_trainer(replace(RUNS[name], learners=1, first_member=1))
-    alone, solo_pulse = trainer.advance(trainer.begin(), jnp.int32(16))
+    alone, solo_pulse = trainer.advance(trainer.init(), jnp.int32(16))
     second = lambda tree: jax.tree.map(lambda x: x[1:], tree)
     assert bits(second(cohort.cohort)) == bits(alone.cohort)
-    assert bits(second(pulse.metrics)) == bits(solo_pulse.metrics)
+    assert bits(second(progress.metrics)) == bits(solo_pulse.metrics)
     assert bits(cohort.cohort.params) != bits(begun.cohort.params)
     assert bits(trees.take(cohort.cohort.params, 0)) != bits(trees.take(cohort.cohort.params, 1))
-    assert (past(cohort.cohort).replay.count > 48).all()
+    assert (buffer(cohort.cohort).replay.count > 48).all()
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_four_members_are_the_runs_of_two(name):
     """Two to a device, computed together: the same but for rounding."""
     trainer = make_trainer(replace(RUNS[name], learners=4))
-    four, _ = trainer.advance(trainer.begin(), jnp.int32(16))
+    four, _ = trainer.advance(trainer.init(), jnp.int32(16))
     _, two, _ = advanced(name)
     pair = jax.tree.map(lambda x: x[:2], four.cohort)
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
@@ -103,7 +103,7 @@ def test_four_members_are_the_runs_of_two(name):
 @pytest.mark.parametrize("until", [16, 72])
 def test_stopped_and_resumed_a_run_ends_as_if_it_had_not_been(go_on, name, until, tmp_path, monkeypatch):
     """Among the random steps, and after learning began: replay, tail, noise and counts are saved."""
-    monkeypatch.setattr(MODULE, "PULSE_SECONDS", 0.0)
+    monkeypatch.setattr(MODULE, "PROGRESS_SECONDS", 0.0)
     config = NORMED[name]
     straight, expected = go_on(config, tmp_path / "straight")
     assert straight is None
@@ -152,16 +152,16 @@ def test_averaged_learners_have_one_mind_and_memories_of_their_own(name):
     """Nobody's replay is what it would not have been, and nobody's is another's."""
     config = replace(RUNS[name], exchanges=(ExchangeConfig("average", local_updates=1),))
     trainer = make_trainer(config)
-    state = trainer.begin()
+    state = trainer.init()
     before, _ = trainer.advance(state, jnp.int32(2))  # still random: the exchange can change no action
     after, _ = trainer.advance(before, jnp.int32(6))
     one, two = (trees.take(after.cohort.params, i) for i in range(2))
     assert bits(one) == bits(two)
-    memories = [trees.take(past(after.cohort).replay.data, i) for i in range(2)]
+    memories = [trees.take(buffer(after.cohort).replay.data, i) for i in range(2)]
     assert bits(memories[0].obs) != bits(memories[1].obs)
     alone = make_trainer(replace(config, exchanges=()))
-    never_met, _ = alone.advance(alone.begin(), jnp.int32(2))
-    assert bits(before.cohort.memory) == bits(never_met.cohort.memory)
+    never_met, _ = alone.advance(alone.init(), jnp.int32(2))
+    assert bits(before.cohort.private) == bits(never_met.cohort.private)
     moments = [trees.take(after.cohort.opt_state, i) for i in range(2)]
     assert bits(moments[0]) != bits(moments[1])
 
@@ -170,15 +170,15 @@ def test_an_exchange_is_not_shown_what_learners_remember():
     shown, real = [], average()
 
     def init(cohort):
-        shown.append(cohort.memory)
+        shown.append(cohort.private)
         return real.init(cohort)
 
     def apply(key, memory, cohort, standing):
-        shown.append(cohort.memory)
+        shown.append(cohort.private)
         return real.apply(key, memory, cohort, standing)
 
     trainer = make_trainer(TD3, exchange=real._replace(init=init, apply=apply))
-    trainer.advance(trainer.begin(), jnp.int32(1))
+    trainer.advance(trainer.init(), jnp.int32(1))
     assert len(shown) >= 2
     assert all(memory == () for memory in shown)
 
@@ -189,13 +189,13 @@ def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(name):
     config = replace(RUNS[name], learners=4, exchanges=(ExchangeConfig("gradients"),))
     trainer = make_trainer(config)
     assert trainer.mesh.shape["learners"] == 2
-    begun = trainer.begin()
+    begun = trainer.init()
     state, _ = trainer.advance(begun, jnp.int32(8))
     assert bits(begun.cohort.params) != bits(state.cohort.params)
     for i in range(1, 4):
         assert bits(trees.take(state.cohort.params, i)) == bits(trees.take(state.cohort.params, 0))
         assert bits(trees.take(state.cohort.opt_state, i)) == bits(trees.take(state.cohort.opt_state, 0))
-    assert bits(trees.take(past(state.cohort), 1)) != bits(trees.take(past(state.cohort), 0))
+    assert bits(trees.take(buffer(state.cohort), 1)) != bits(trees.take(buffer(state.cohort), 0))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -228,34 +228,34 @@ PBT = TrainConfig(
 def test_a_population_of_td3_copies_minds_and_never_memories(compilations):
     """Twice: the worst two get the best two's networks, moments and changed hypers, and keep their past."""
     trainer = make_trainer(PBT, recipe=from_jax(continuous_target()))
-    state = trainer.begin()
+    state = trainer.init()
     assert len({*np.asarray(state.cohort.hypers.learning_rate).tolist()}) == 4
     replaced, seven, one = 0, jnp.int32(7), jnp.int32(1)
     trainer.advance(state, one)
     for _ in range(2):
         with compilations() as compiled:
             before, _ = trainer.advance(state, seven)
-            state, pulse = trainer.advance(before, one)
+            state, progress = trainer.advance(before, one)
         assert not compiled
-        parent = np.asarray(pulse.metrics["population/parent"]).astype(int)
+        parent = np.asarray(progress.metrics["population/parent"]).astype(int)
         cohort = state.cohort
         for child in np.flatnonzero(parent != np.arange(4)):
             replaced += 1
             mine, theirs = (trees.take(cohort, i) for i in (child, parent[child]))
             assert bits(mine.params) == bits(theirs.params)
             assert bits(mine.opt_state) == bits(theirs.opt_state)
-            assert bits(mine.memory) != bits(theirs.memory)
-            assert bits(mine.memory.past.replay.data.obs) != bits(theirs.memory.past.replay.data.obs)
+            assert bits(mine.private) != bits(theirs.private)
+            assert bits(mine.private.buffer.ring.data.obs) != bits(theirs.private.buffer.ring.data.obs)
             for name in ("learning_rate", "exploration_noise"):
                 own, given = (float(getattr(one.hypers, name)) for one in (mine, theirs))
                 bounded = np.clip(np.array([0.8, 1.2]) * given, PRIORS[name].low, PRIORS[name].high)
                 assert np.isclose(own, bounded, rtol=1e-5).any()
             for name in ("gamma", "tau", "target_noise", "actor_learning_rate"):
                 assert getattr(mine.hypers, name) == getattr(theirs.hypers, name)
-        counts = past(before.cohort).replay.count.tolist()
+        counts = buffer(before.cohort).replay.count.tolist()
         assert max(counts) < 92  # nothing is overwritten yet
         for i, count in enumerate(counts):
-            rows = [past(c).replay.data.obs[i, :count] for c in (before.cohort, cohort)]
+            rows = [buffer(c).replay.data.obs[i, :count] for c in (before.cohort, cohort)]
             np.testing.assert_array_equal(*rows)
     assert replaced == 4
 
@@ -263,7 +263,7 @@ def test_a_population_of_td3_copies_minds_and_never_memories(compilations):
 def test_the_next_update_is_made_with_the_changed_rate(compilations):
     """A learner whose rate became 0 no longer moves, neither critics nor actor; the others do."""
     trainer = make_trainer(replace(TD3, algo=replace(TD3.algo, policy_delay=1)))
-    state, _ = trainer.advance(trainer.begin(), jnp.int32(6))
+    state, _ = trainer.advance(trainer.init(), jnp.int32(6))
     hypers = state.cohort.hypers._replace(learning_rate=jnp.array([0.0, 0.01]))
     hypers = jax.device_put(hypers, jax.tree.map(lambda x: x.sharding, state.cohort.hypers))
     changed, one = state._replace(cohort=state.cohort._replace(hypers=hypers)), jnp.int32(1)

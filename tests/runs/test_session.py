@@ -93,7 +93,7 @@ def test_a_whole_run_leaves_its_rows_and_checkpoints(whole, go_on):
 def test_half_a_run_and_a_new_process_make_the_whole_bit_for_bit(whole, tmp_path, monkeypatch, go_on):
     """Stopped between two rows, at step 1,088."""
     config, folder = whole
-    monkeypatch.setattr(sys.modules["shoal.training.loop"], "PULSE_SECONDS", 0.0)
+    monkeypatch.setattr(sys.modules["shoal.training.loop"], "PROGRESS_SECONDS", 0.0)
     begun, report = go_on(config, tmp_path, until=1088)
     assert (begun, report.step) == (None, 1088)
     assert [path.stem for path in (tmp_path / "checkpoints").glob("*.json")] == ["step_000001088"]

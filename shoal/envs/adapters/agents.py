@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import gymnasium.spaces as gs
 import numpy as np
 
-from shoal.envs.spaces import Convert, action_door, observation_door
+from shoal.envs.spaces import Convert, adapt_action, adapt_observation
 from shoal.errors import ShoalError
 from shoal.types import ActionSpace, Box, Discrete
 
 
-class AgentDoors(NamedTuple):
+class AgentAdapter(NamedTuple):
     """What stands between the arrays of A agents and ours."""
 
     observation: Box
@@ -29,11 +29,11 @@ class AgentDoors(NamedTuple):
         return not self.choices.all()
 
 
-def agent_doors(observations: Sequence[gs.Space], actions: Sequence[gs.Space], name: str) -> AgentDoors:
+def adapt_agents(observations: Sequence[gs.Space], actions: Sequence[gs.Space], name: str) -> AgentAdapter:
     """The doors of agents that see and do these things; `name` is for errors."""
     observation, observe = _observations([_box(space, name) for space in observations], name)
-    action, act, choices = _actions([action_door(space, name) for space in actions], name)
-    return AgentDoors(observation, action, observe, act, choices)
+    action, act, choices = _actions([adapt_action(space, name) for space in actions], name)
+    return AgentAdapter(observation, action, observe, act, choices)
 
 
 def num_agents(observation: gs.Space, action: gs.Space) -> int | None:
@@ -45,7 +45,7 @@ def num_agents(observation: gs.Space, action: gs.Space) -> int | None:
 
 def _box(space: gs.Space, name: str) -> tuple[Box, Convert]:
     """One agent's observation as one box: the parts of a dictionary end to end."""
-    boxes, convert = observation_door(space, name)
+    boxes, convert = adapt_observation(space, name)
     if isinstance(boxes, Box):
         return boxes, convert
     size = sum(int(np.prod(box.shape)) for box in boxes.values())
@@ -56,8 +56,8 @@ def _flat(batch: np.ndarray) -> np.ndarray:
     return batch.reshape(len(batch), -1).astype(np.float32)
 
 
-def _observations(doors: list[tuple[Box, Convert]], name: str) -> tuple[Box, Callable]:
-    boxes, converts = zip(*doors, strict=True)
+def _observations(adapter: list[tuple[Box, Convert]], name: str) -> tuple[Box, Callable]:
+    boxes, converts = zip(*adapter, strict=True)
     if len({(box.shape, box.dtype) for box in boxes}) == 1:
         return boxes[0], lambda raw: _stack([each(part) for each, part in zip(converts, raw, strict=True)])
     if any(len(box.shape) > 2 for box in boxes):
@@ -77,9 +77,9 @@ def _stack(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _actions(
-    doors: list[tuple[ActionSpace, Convert]], name: str
+    adapter: list[tuple[ActionSpace, Convert]], name: str
 ) -> tuple[ActionSpace, Callable[[np.ndarray], list[tuple]], np.ndarray]:
-    spaces, converts = zip(*doors, strict=True)
+    spaces, converts = zip(*adapter, strict=True)
 
     def act(actions: np.ndarray) -> list[tuple]:
         return list(zip(*(each(actions[:, i]) for i, each in enumerate(converts)), strict=True))

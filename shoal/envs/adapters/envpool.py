@@ -62,7 +62,7 @@ class PoolState(NamedTuple):
     over: Array  # (N,) bool: the last step ended an episode, so the next one is a reset
 
 
-class Doors(NamedTuple):
+class PoolAdapter(NamedTuple):
     """What stands between a pool's arrays and ours."""
 
     spec: EnvSpec
@@ -82,15 +82,15 @@ def envpool_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
 
     Images are channels-last here, (H, W, C), whatever the pool's layout.
     """
-    doors = _doors(name, options)
+    adapter = _adapter(name, options)
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
-        if rendering and doors.family.startswith("envpool.mujoco"):
+        if rendering and adapter.family.startswith("envpool.mujoco"):
             _load_opengl(name)
-        pools = [_pool(doors, options, row, len(seeds), rendering) for row in seeds]
-        return _env(doors, pools, seeds.shape[1])
+        pools = [_pool(adapter, options, row, len(seeds), rendering) for row in seeds]
+        return _env(adapter, pools, seeds.shape[1])
 
-    return EnvRecipe(doors.spec, build)
+    return EnvRecipe(adapter.spec, build)
 
 
 def device_index(num_devices: int) -> Array | int:
@@ -124,7 +124,7 @@ def option_names(name: str) -> set[str]:
     return set(_described(identifier, {}).config._fields) - _OURS if identifier in known else set()
 
 
-def _doors(name: str, options: dict[str, Any]) -> Doors:
+def _adapter(name: str, options: dict[str, Any]) -> PoolAdapter:
     from shoal.envs import spaces
 
     reserved = sorted(_OURS & options.keys())
@@ -138,14 +138,14 @@ def _doors(name: str, options: dict[str, Any]) -> Doors:
     with _quiet_boxes():
         seen = pool_spec.observation_space
         seen = spaces.beside_mask(seen, pool_spec.action_space) if masked else seen
-        observation, observe, action, act = spaces.doors(seen, pool_spec.action_space, name)
+        observation, observe, action, act = spaces.adapter(seen, pool_spec.action_space, name)
     agents = None
     if isinstance(observation, dict) and {"agents_view", "action_mask"} <= observation.keys():
         agents, observation, action = _team(observation)
         observe, act = _observe_team, lambda action: action
     dtype, shape = pool_spec._action_spec[-1][:2]
     row_shape = tuple(size for size in shape if size != -1)
-    return Doors(
+    return PoolAdapter(
         spec=EnvSpec(
             name=name,
             backend="envpool",
@@ -204,12 +204,14 @@ def _mistyped(name: str, options: dict[str, Any]) -> str:
     return f"an option has a value of the wrong type, in {options}"
 
 
-def _pool(doors: Doors, options: dict[str, Any], seeds: np.ndarray, num_devices: int, rendering: bool) -> Any:
-    settings = {"num_threads": _num_threads(len(seeds), num_devices, doors.family)} | options
+def _pool(
+    adapter: PoolAdapter, options: dict[str, Any], seeds: np.ndarray, num_devices: int, rendering: bool
+) -> Any:
+    settings = {"num_threads": _num_threads(len(seeds), num_devices, adapter.family)} | options
     if rendering:
         settings["render_mode"] = "rgb_array"
     pool = import_envpool().make_gymnasium(
-        doors.spec.name,
+        adapter.spec.name,
         num_envs=len(seeds),
         env_seed=[int(seed) & 0x7FFFFFFF for seed in seeds],  # EnvPool's seeds are signed
         **settings,
@@ -234,12 +236,12 @@ def _num_threads(num_rows: int, num_devices: int, family: str) -> int:
     return max(1, min(num_rows, num_cores() // num_devices))
 
 
-def _env(doors: Doors, pools: list[Any], num_rows: int) -> Env:
+def _env(adapter: PoolAdapter, pools: list[Any], num_rows: int) -> Env:
     with jax.enable_x64(True):  # MuJoCo's pools speak float64, which exists only at this door
         functions = [pool.xla() for pool in pools]
     handles = [np.asarray(handle) for handle, *_ in functions]
-    receive = _on_this_device([_receive(doors, recv) for _, recv, _, _ in functions])
-    exchange = _on_this_device([_exchange(doors, step) for _, _, _, step in functions])
+    receive = _on_this_device([_receive(adapter, recv) for _, recv, _, _ in functions])
+    exchange = _on_this_device([_exchange(adapter, step) for _, _, _, step in functions])
 
     def host_reset(index, *handle):
         pools[int(index)].async_reset()
@@ -262,10 +264,10 @@ def _env(doors: Doors, pools: list[Any], num_rows: int) -> Env:
 
     def render(state, row):
         jax.block_until_ready(state)
-        return _draw(pools[row // num_rows], row % num_rows, doors.spec.name)
+        return _draw(pools[row // num_rows], row % num_rows, adapter.spec.name)
 
     chance = lambda keys, state, num_steps: ()
-    return Env(doors.spec, reset, chance, step, render, restart if doors.restarts else None)
+    return Env(adapter.spec, reset, chance, step, render, restart if adapter.restarts else None)
 
 
 def _on_this_device(branches: list[Callable]) -> Callable:
@@ -274,33 +276,33 @@ def _on_this_device(branches: list[Callable]) -> Callable:
     return lambda *args: lax.switch(device_index(len(branches)), branches, *args)
 
 
-def _receive(doors: Doors, recv: Callable) -> Callable:
+def _receive(adapter: PoolAdapter, recv: Callable) -> Callable:
     def receive(handle, over):
         with jax.enable_x64(True):
             handle, raw = recv(handle)
-            return handle, _time_step(doors, raw, over)
+            return handle, _time_step(adapter, raw, over)
 
     return receive
 
 
-def _exchange(doors: Doors, step: Callable) -> Callable:
+def _exchange(adapter: PoolAdapter, step: Callable) -> Callable:
     def exchange(handle, over, action):
         with jax.enable_x64(True):
-            handle, raw = step(handle, doors.act(action))
-            return handle, _time_step(doors, raw, over)
+            handle, raw = step(handle, adapter.act(action))
+            return handle, _time_step(adapter, raw, over)
 
     return exchange
 
 
-def _time_step(doors: Doors, raw: tuple, over: Array) -> TimeStep:
+def _time_step(adapter: PoolAdapter, raw: tuple, over: Array) -> TimeStep:
     """The pool's answer; where `over`, it is the first observation of a new episode."""
     obs, reward, terminated, truncated, info = raw
-    obs = {"obs": obs, ACTION_MASK: info[_LEGAL]} if doors.masked else obs
+    obs = {"obs": obs, ACTION_MASK: info[_LEGAL]} if adapter.masked else obs
     valid = ~over
     ended = terminated | truncated
     nothing = jnp.zeros(reward.shape, jnp.float32)
     score = {}
-    if doors.scored:
+    if adapter.scored:
         # Under `episodic_life` a lost life ends the learner's episode, but not the game that is scored; and
         # where the game ends on its last permitted frame, the pool says only that it was truncated.
         game_over = info["terminated"] > 0
@@ -310,10 +312,10 @@ def _time_step(doors: Doors, raw: tuple, over: Array) -> TimeStep:
             "episode_over": ended & (truncated | game_over) & valid,
         }
     reward = jnp.where(valid, reward.astype(jnp.float32), nothing)
-    if agents := doors.spec.agents:
+    if agents := adapter.spec.agents:
         reward = jnp.repeat(reward[:, None] / agents, agents, axis=1)  # the team's, in equal shares
     return TimeStep(
-        obs=doors.observe(obs),
+        obs=adapter.observe(obs),
         reward=reward,
         terminated=terminated & valid,
         truncated=truncated & valid,

@@ -79,7 +79,7 @@ class HostState(NamedTuple):
     token: Array  # (1, 2) int32: which device this is, how many steps it has taken
 
 
-class Doors(NamedTuple):
+class EnvAdapter(NamedTuple):
     """What stands between Gymnasium's arrays and ours."""
 
     spec: EnvSpec
@@ -96,29 +96,29 @@ def gym_recipe(name: str, options: dict[str, Any], episodic_life: bool = False) 
     spaces are tuples, a part for each agent, has an axis of agents here.
     """
     rows, wraps = _wrapped(name, options, episodic_life)
-    doors = _doors(name, rows, episodic_life)
+    adapter = _adapter(name, rows, episodic_life)
     rows.close()
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         if rendering and "DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
         devices = [_rows(name, options, row, rendering, wraps) for row in seeds]
-        return host_env(doors, devices, seeds.shape[1])
+        return host_env(adapter, devices, seeds.shape[1])
 
-    return EnvRecipe(doors.spec, build, may_raise=True)
+    return EnvRecipe(adapter.spec, build, may_raise=True)
 
 
-def _doors(name: str, rows: "Rows", episodic_life: bool) -> Doors:
+def _adapter(name: str, rows: "Rows", episodic_life: bool) -> EnvAdapter:
     from shoal.envs import spaces
-    from shoal.envs.adapters.agents import agent_doors
+    from shoal.envs.adapters.agents import adapt_agents
     from shoal.envs.worlds.variants import offered
 
     if rows.agents is None:
-        observation, observe, action, act = spaces.doors(rows.observation_space, rows.action_space, name)
+        observation, observe, action, act = spaces.adapter(rows.observation_space, rows.action_space, name)
     else:
-        doors = agent_doors(rows.observation_space.spaces, rows.action_space.spaces, name)
-        observation, action, observe, act, _ = doors
-        if doors.unequal:
+        adapter = adapt_agents(rows.observation_space.spaces, rows.action_space.spaces, name)
+        observation, action, observe, act, _ = adapter
+        if adapter.unequal:
             raise ShoalError(f"{name}: its agents have {rows.action_space}; they need equally many choices")
     known = (name, "gym", observation, action, rows.max_episode_steps, *declared(rows.inner, name))
     with one_line_errors(name):
@@ -126,7 +126,7 @@ def _doors(name: str, rows: "Rows", episodic_life: bool) -> Doors:
         variants = offered(rows.inner, rows.observation_space, observation, first, name)
     augment = variants and Augmentation(variants.copies, partial(_call_rows, name, *variants))
     spec = EnvSpec(*known, agents=rows.agents, parallel=False, exact_resume=False, augment=augment)
-    return Doors(spec, observe, act, episodic_life)
+    return EnvAdapter(spec, observe, act, episodic_life)
 
 
 def import_gymnasium() -> ModuleType:
@@ -332,13 +332,13 @@ def _autoreset_mode(vector: Any) -> str:
         ) from None
 
 
-def host_env(doors: Doors, devices: Sequence[AnyRows], num_rows: int) -> Env:
+def host_env(adapter: EnvAdapter, devices: Sequence[AnyRows], num_rows: int) -> Env:
     """The environment whose rows are stepped in Python, those of each device by one of `devices`."""
-    name, axes = doors.spec.name, (num_rows, *axis_of(doors.spec.agents))
-    blank, nothing = _blank(doors.spec.observation, axes), np.zeros(axes, np.float32)
+    name, axes = adapter.spec.name, (num_rows, *axis_of(adapter.spec.agents))
+    blank, nothing = _blank(adapter.spec.observation, axes), np.zeros(axes, np.float32)
     crash: list[EnvironmentCrashed] = []  # the devices' own: when one falls, the others need not work on
     still = np.zeros(num_rows, bool)
-    num_flags = 4 if doors.scored else 3  # whatever crosses a callback costs time
+    num_flags = 4 if adapter.scored else 3  # whatever crosses a callback costs time
 
     def guarded(call: Callable[[], Step]) -> tuple[Tree, ...]:
         """Our arrays of one call, or blank ones after a crash."""
@@ -346,7 +346,7 @@ def host_env(doors: Doors, devices: Sequence[AnyRows], num_rows: int) -> Env:
             if not crash:
                 obs, reward, *flags = call()
                 flags = [np.asarray(flag, bool) for flag in flags[:num_flags]]
-                return doors.observe(obs), np.asarray(reward, np.float32), *flags
+                return adapter.observe(obs), np.asarray(reward, np.float32), *flags
         except BaseException as error:  # even SystemExit: nothing may leave a callback
             crash.append(EnvironmentCrashed(name, error))
         if not _mailbox:
@@ -366,7 +366,7 @@ def host_env(doors: Doors, devices: Sequence[AnyRows], num_rows: int) -> Env:
 
     def host_step(token, action):
         token = np.asarray(token)
-        call = lambda: devices[token[0, 0]].step(doors.act(np.asarray(action)))
+        call = lambda: devices[token[0, 0]].step(adapter.act(np.asarray(action)))
         return token + later, *guarded(call)
 
     flag = jax.ShapeDtypeStruct((num_rows,), bool)
@@ -398,7 +398,7 @@ def host_env(doors: Doors, devices: Sequence[AnyRows], num_rows: int) -> Env:
         return np.asarray(picture, np.uint8)
 
     no_chance = lambda keys, state, num_steps: ()
-    return Env(doors.spec, reset, no_chance, step, render, None if doors.scored else restart)
+    return Env(adapter.spec, reset, no_chance, step, render, None if adapter.scored else restart)
 
 
 def _call_rows(name: str, copies: int, rows: Callable[[Tree], Tree], obs: Tree) -> Tree:

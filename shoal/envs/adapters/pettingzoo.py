@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import gymnasium.spaces as gs
 import numpy as np
 
-from shoal.envs.adapters.agents import AgentDoors, agent_doors
+from shoal.envs.adapters.agents import AgentAdapter, adapt_agents
 from shoal.envs.adapters.envpool import UnknownOptions
-from shoal.envs.adapters.gymnasium import Doors, Step, batch_rows, host_env, one_line_errors
+from shoal.envs.adapters.gymnasium import EnvAdapter, Step, batch_rows, host_env, one_line_errors
 from shoal.errors import ShoalError
 from shoal.types import Box, Env, EnvRecipe, EnvSpec
 
@@ -44,7 +44,7 @@ class Team(NamedTuple):
 
     name: str
     agents: tuple[str, ...]
-    doors: AgentDoors
+    adapter: AgentAdapter
     masked: tuple[bool, ...]
     """Whose observations are dictionaries with a mask in them."""
     blanks: tuple[Any, ...]
@@ -53,7 +53,7 @@ class Team(NamedTuple):
 
     @property
     def has_mask(self) -> bool:
-        return any(self.masked) or self.doors.unequal
+        return any(self.masked) or self.adapter.unequal
 
 
 def pettingzoo_recipe(module: ModuleType, options: dict[str, Any]) -> EnvRecipe:
@@ -71,7 +71,9 @@ def pettingzoo_recipe(module: ModuleType, options: dict[str, Any]) -> EnvRecipe:
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         drawn = theirs | ({"render_mode": "rgb_array"} if rendering else {})
         devices = [ParallelRows([_make(module, name, drawn) for _ in row], row, team) for row in seeds]
-        return host_env(Doors(spec, lambda obs: obs, lambda action: action, False), devices, seeds.shape[1])
+        return host_env(
+            EnvAdapter(spec, lambda obs: obs, lambda action: action, False), devices, seeds.shape[1]
+        )
 
     return EnvRecipe(spec, build, may_raise=True)
 
@@ -93,10 +95,10 @@ def _team(env: Any, name: str, settings: Settings) -> Team:
     observations = [env.observation_space(agent) for agent in agents]
     masked = tuple(isinstance(space, gs.Dict) and MASK in space.spaces for space in observations)
     alone = [_without_mask(space) for space in observations]
-    doors = agent_doors(alone, [env.action_space(agent) for agent in agents], name)
-    if any(masked) and not doors.choices.size:
-        raise ShoalError(f"{name}: masks are for agents that choose; its actions are {doors.action}")
-    return Team(name, agents, doors, masked, tuple(map(_blank, observations)), settings)
+    adapter = adapt_agents(alone, [env.action_space(agent) for agent in agents], name)
+    if any(masked) and not adapter.choices.size:
+        raise ShoalError(f"{name}: masks are for agents that choose; its actions are {adapter.action}")
+    return Team(name, agents, adapter, masked, tuple(map(_blank, observations)), settings)
 
 
 def _without_mask(space: gs.Space) -> gs.Space:
@@ -108,9 +110,9 @@ def _without_mask(space: gs.Space) -> gs.Space:
 
 
 def _spec(env: Any, team: Team) -> EnvSpec:
-    parts = {"obs": team.doors.observation, "alive": Box((), 0.0, 1.0)}
+    parts = {"obs": team.adapter.observation, "alive": Box((), 0.0, 1.0)}
     if team.has_mask:
-        parts[MASK] = Box((team.doors.choices.shape[1],), 0.0, 1.0)
+        parts[MASK] = Box((team.adapter.choices.shape[1],), 0.0, 1.0)
     if team.settings.state:
         with one_line_errors(team.name):
             env.reset(seed=0)
@@ -119,7 +121,7 @@ def _spec(env: Any, team: Team) -> EnvSpec:
         name=team.name,
         backend="pettingzoo",
         observation=parts,
-        action=team.doors.action,
+        action=team.adapter.action,
         max_episode_steps=team.settings.max_episode_steps,
         agents=len(team.agents),
         teams=_numbers(team),
@@ -167,7 +169,7 @@ class ParallelRows:
         reward = np.zeros(self.alive.shape, np.float32)
         terminated, truncated = np.zeros((2, len(self.envs)), bool)
         raw = []
-        for row, action in enumerate(self.team.doors.act(actions)):
+        for row, action in enumerate(self.team.adapter.act(actions)):
             if valid[row]:
                 obs, reward[row], terminated[row], truncated[row] = self._continue(row, action)
             else:
@@ -210,7 +212,7 @@ class ParallelRows:
         """The observations of all worlds; zeros for those who have left."""
         team, alive = self.team, self.alive
         seen = [self._seen_by(i, raw) for i in range(len(team.agents))]
-        views = team.doors.observe(list(map(_view, seen, team.masked)))
+        views = team.adapter.observe(list(map(_view, seen, team.masked)))
         views = views * alive.reshape(*alive.shape, *[1] * (views.ndim - 2)).astype(views.dtype)
         parts = {"obs": views, "alive": alive.astype(np.float32)}
         if team.has_mask:
@@ -228,7 +230,7 @@ class ParallelRows:
 
     def _masks(self, seen: list[Any]) -> np.ndarray:
         """Which choices the agents have (N, A, n); one who has left has all of its own."""
-        masks = np.repeat(self.team.doors.choices[None], len(self.envs), axis=0)
+        masks = np.repeat(self.team.adapter.choices[None], len(self.envs), axis=0)
         for i, masked in enumerate(self.team.masked):
             if masked:
                 told = np.asarray(seen[i][MASK], bool)

@@ -41,7 +41,7 @@ class Corridor(NamedTuple):
     """A layout: x to the right, y down; rooms of three rows, counted from the bottom, a wall between two."""
 
     height: int
-    doors: tuple[tuple[int, int], ...]  # the first and the last x of each
+    adapter: tuple[tuple[int, int], ...]  # the first and the last x of each
     plates: tuple[tuple[int, int], ...]
     starts: tuple[tuple[int, int], ...]
 
@@ -63,7 +63,7 @@ class Corridor(NamedTuple):
     def kinds(self) -> np.ndarray:
         """What each cell holds, [y, x], with walls beyond the edges as far as one sees."""
         kinds = np.zeros((self.height, WIDTH), np.int32)
-        for i, (row, (first, last)) in enumerate(zip(self.walls, self.doors, strict=True)):
+        for i, (row, (first, last)) in enumerate(zip(self.walls, self.adapter, strict=True)):
             kinds[row] = EDGE
             kinds[row, first : last + 1] = DOOR + i
         return np.pad(kinds, REACH, constant_values=EDGE)
@@ -71,19 +71,19 @@ class Corridor(NamedTuple):
 
 FOUR = Corridor(
     height=15,
-    doors=((6, 7), (2, 3), (6, 7)),
+    adapter=((6, 7), (2, 3), (6, 7)),
     plates=((7, 13), (2, 9), (7, 5)),
     starts=((5, 13), (5, 12), (4, 13), (4, 12)),
 )
 FIVE = Corridor(
     height=19,
-    doors=((2, 4), (5, 7), (2, 4), (5, 7)),
+    adapter=((2, 4), (5, 7), (2, 4), (5, 7)),
     plates=((2, 17), (7, 13), (2, 9), (7, 5)),
     starts=((6, 16), (5, 17), (5, 16), (4, 17), (4, 16)),
 )
 SIX = Corridor(
     height=23,
-    doors=((5, 7), (2, 4), (5, 7), (2, 4), (5, 7)),
+    adapter=((5, 7), (2, 4), (5, 7), (2, 4), (5, 7)),
     plates=((7, 21), (2, 17), (7, 13), (2, 9), (7, 5)),
     starts=((6, 21), (6, 20), (5, 21), (5, 20), (4, 21), (4, 20)),
 )

@@ -165,10 +165,10 @@ def move(rules: Rules, state: WarehouseState, action: Array) -> tuple[WarehouseS
     toggles = action == TOGGLE
     drops = toggles & loaded & ~jnp.asarray(highways(rules))[place]
     lifts = toggles & ~loaded & (shelves[place] > 0)
-    turned = (heading + (action == RIGHT) - (action == LEFT)) & 3
+    transposed = (heading + (action == RIGHT) - (action == LEFT)) & 3
     state = WarehouseState(
         place=arrives,
-        heading=turned,
+        heading=transposed,
         loaded=loaded & ~drops | lifts,
         delivered=delivered & ~drops,
         shelves=carry(shelves, place, arrives, goes & loaded),

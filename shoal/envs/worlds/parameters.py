@@ -16,30 +16,31 @@ _MEMBER, _UNSEEN = 77, 78
 """The last word of a world's seed, so that members and nobody draw from different streams."""
 
 
-def same(spec: EnvSpec, num: int) -> Tree:
+def default_worlds(spec: EnvSpec, num: int) -> Tree:
     """The default parameters, `num` times: (num,) per leaf.
 
     >>> from shoal.envs.classic import CARTPOLE
-    >>> same(CARTPOLE.spec, 3).length.tolist()
+    >>> default_worlds(CARTPOLE.spec, 3).length.tolist()
     [0.5, 0.5, 0.5]
     """
     return jax.tree.map(lambda default: np.full(num, default, np.float32), spec.params)
 
 
-def drawn(spec: EnvSpec, spread: float, members: Sequence[int], seed: int) -> Tree:
+def draw_worlds(spec: EnvSpec, spread: float, members: Sequence[int], seed: int) -> Tree:
     """The worlds of these members: clip(default + scale spread N(0, 1), low, high), (len(members),) per leaf.
 
     A member's world depends on the seed and its number, never on how many there are.
 
     >>> from shoal.envs.classic import CARTPOLE
-    >>> all_of_them, one = drawn(CARTPOLE.spec, 0.3, range(8), seed=1), drawn(CARTPOLE.spec, 0.3, [5], seed=1)
+    >>> all_of_them = draw_worlds(CARTPOLE.spec, 0.3, range(8), seed=1)
+    >>> one = draw_worlds(CARTPOLE.spec, 0.3, [5], seed=1)
     >>> bool(all_of_them.gravity[5] == one.gravity[0])
     True
     """
     return _draw(spec, spread, [[seed, member, _MEMBER] for member in members])
 
 
-def unseen(spec: EnvSpec, spread: float, num: int, seed: int) -> Tree:
+def draw_unseen_worlds(spec: EnvSpec, spread: float, num: int, seed: int) -> Tree:
     """Worlds from the same distribution that no member has, (num,) per leaf."""
     return _draw(spec, spread, [[seed, index, _UNSEEN] for index in range(num)])
 
@@ -48,7 +49,7 @@ def between(worlds: Tree, num: int, seed: int) -> Tree:
     """Worlds drawn evenly from the ranges that given ones span, (num,) per leaf.
 
     >>> from shoal.envs.classic import CARTPOLE
-    >>> ends = given(CARTPOLE.spec, [{"length": 1}, {"length": 2}], [0, 1])
+    >>> ends = read_worlds(CARTPOLE.spec, [{"length": 1}, {"length": 2}], [0, 1])
     >>> drawn_between = between(ends, 100, seed=0)
     >>> bool(np.all((drawn_between.length >= 1) & (drawn_between.length <= 2))), set(drawn_between.mass_cart)
     (True, {np.float32(1.0)})
@@ -57,7 +58,7 @@ def between(worlds: Tree, num: int, seed: int) -> Tree:
     return jax.tree.map(lambda x: np.float32(random.uniform(np.min(x), np.max(x), num)), worlds)
 
 
-def given(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
+def read_worlds(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
     """The worlds of these members out of parsed parameters, (len(members),) per leaf.
 
     `data` is a list of objects, one per learner, or an object of them by number, counted from 0 or from 1,
@@ -65,7 +66,7 @@ def given(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
 
     >>> from shoal.envs.classic import CARTPOLE
     >>> data = {"cartpole_parameters": {"1": {"masscart": 4.0}, "2": {"length": 10}}}
-    >>> worlds = given(CARTPOLE.spec, data, members=[0, 1])
+    >>> worlds = read_worlds(CARTPOLE.spec, data, members=[0, 1])
     >>> worlds.mass_cart.tolist(), worlds.length.tolist()
     ([4.0, 1.0], [0.5, 10.0])
     """
@@ -87,7 +88,7 @@ def describe(params: Tree, index: int) -> str:
     """One world in a few words: those of its parameters that differ between the worlds, (W,) per leaf.
 
     >>> from shoal.envs.classic import CARTPOLE
-    >>> describe(given(CARTPOLE.spec, [{"gravity": 9.8, "mass_cart": 4}, {"gravity": 5}], [0, 1]), 0)
+    >>> describe(read_worlds(CARTPOLE.spec, [{"gravity": 9.8, "mass_cart": 4}, {"gravity": 5}], [0, 1]), 0)
     'gravity 9.8, mass_cart 4'
     """
     return ", ".join(f"{name} {x[index]:.4g}" for name, x in _named(params).items() if np.any(x != x[0]))
@@ -108,7 +109,7 @@ def _draw(spec: EnvSpec, spread: float, entropies: list[list[int]]) -> Tree:
     for name, noise in zip(sorted(spec.spread), np.reshape(normal, shape).T, strict=True):
         scale, low, high = spec.spread[name]
         columns[name] = np.float32(np.clip(defaults[name] + scale * spread * noise, low, high))
-    return type(spec.params)(**_named(same(spec, len(entropies))) | columns)
+    return type(spec.params)(**_named(default_worlds(spec, len(entropies))) | columns)
 
 
 def _named(params: Tree) -> dict[str, Any]:

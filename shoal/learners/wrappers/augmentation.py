@@ -33,12 +33,12 @@ def augmented(make: Callable[[PPOConfig], Learner], config: PPOConfig, spec: Env
 
     def init(key: Array) -> LearnerState:
         state = inner.init(key)
-        return state._replace(memory=thin(state.memory))
+        return state._replace(private=thin(state.private))
 
     def update(key: Array, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, dict[str, Array]]:
-        state = state._replace(memory=fill(state.memory))
+        state = state._replace(private=fill(state.private))
         state, metrics = inner.update(key, state, varied(augment, rollout))
-        return state._replace(memory=thin(state.memory)), metrics
+        return state._replace(private=thin(state.private)), metrics
 
     return inner._replace(init=init, update=update)
 
@@ -61,16 +61,16 @@ def variants(augment: Augmentation, obs: Tree) -> Tree:
     return jax.tree.map(lambda x: x.reshape(length, num_envs * augment.copies, *x.shape[2:]), rows)
 
 
-def repeated(copies: int, by_env: Tree, memory: Tree) -> Tree:
+def repeated(copies: int, by_env: Tree, private: Tree) -> Tree:
     """A memory with `copies` of everything that belongs to an environment, side by side."""
     repeat = partial(jax.tree.map, lambda x: jnp.repeat(x, copies, axis=0))
-    return jax.tree.map(lambda split, part: repeat(part) if split else part, by_env, memory)
+    return jax.tree.map(lambda split, part: repeat(part) if split else part, by_env, private)
 
 
-def real(copies: int, by_env: Tree, memory: Tree) -> Tree:
+def real(copies: int, by_env: Tree, private: Tree) -> Tree:
     """The way back from `repeated`: what belongs to each first copy."""
     first = partial(jax.tree.map, lambda x: x[::copies])
-    return jax.tree.map(lambda split, part: first(part) if split else part, by_env, memory)
+    return jax.tree.map(lambda split, part: first(part) if split else part, by_env, private)
 
 
 def check(spec: EnvSpec) -> Augmentation:

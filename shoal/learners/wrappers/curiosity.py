@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from shoal.distributed.mesh import DATA, add_up
+from shoal.distributed.mesh import DATA, psum
 from shoal.learners import gradients, observations
 from shoal.learners.minibatches import arrange, shuffles, stratify
 from shoal.learners.ppo_config import PPOConfig
@@ -43,14 +43,14 @@ from shoal.types import (
 )
 
 
-class Joined(NamedTuple):
+class WithCuriosity(NamedTuple):
     """What belongs to the policy and what to its curiosity: parameters, optimisers, memories, anchors."""
 
     policy: Tree
     curiosity: Tree
 
 
-PAIRED = ("params", "opt_state", "memory", "anchor")
+PAIRED = ("params", "opt_state", "private", "anchor")
 """Of which fields of its state a curious learner has two, where they are there at all."""
 
 
@@ -83,13 +83,13 @@ class Transitions(NamedTuple):
     weight: Array  # (B,) 1 where valid
 
 
-class Setup(NamedTuple):
+class CuriositySetup(NamedTuple):
     """What is fixed when a learner is made: the static argument of every function below."""
 
     config: PPOConfig
     spec: EnvSpec
     learner: Learner
-    across: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
     shards: int = 1
 
     @property
@@ -99,30 +99,30 @@ class Setup(NamedTuple):
 
 
 def curious(
-    learner: Learner, config: PPOConfig, spec: EnvSpec, across: tuple[str, ...] = (), shards: int = 1
+    learner: Learner, config: PPOConfig, spec: EnvSpec, axes: tuple[str, ...] = (), shards: int = 1
 ) -> Learner:
     """The learner with a model of its world, whose errors are rewards to it (`Rollout.bonus`).
 
-    Its parameters, optimiser and memory become pairs (`Joined`): exchanges mix both, and name the second
-    `curiosity`. The moments of observations are the learner's own.
+    Its parameters, optimiser and private state become pairs (`WithCuriosity`): exchanges mix both, and name
+    the second `curiosity`. The moments of observations are the learner's own.
     """
-    setup = Setup(config, spec, learner, across, shards)
-    bound = {f.__name__: partial(f, setup) for f in (init, act, update, visit, abandon)}
-    judging = {name: of_policies(getattr(learner, name)) for name in ("opinion", "distance", "value")}
-    by_env = Joined(learner.by_env, Intrinsic(running=True, finished=False))
+    setup = CuriositySetup(config, spec, learner, axes, shards)
+    bound = {f.__name__: partial(f, setup) for f in (init, act, update, for_evaluation, on_restart)}
+    judging = {name: of_policies(getattr(learner, name)) for name in ("policy_terms", "distance", "value")}
+    by_env = WithCuriosity(learner.by_env, Intrinsic(running=True, finished=False))
     return learner._replace(**bound, **judging, by_env=by_env)
 
 
 def policy_of(state: LearnerState) -> LearnerState:
     """The learner as it is without its curiosity."""
-    inner = lambda part: part.policy if isinstance(part, Joined) else part
+    inner = lambda part: part.policy if isinstance(part, WithCuriosity) else part
     return state._replace(**{name: inner(getattr(state, name)) for name in PAIRED})
 
 
 def with_policy(state: LearnerState, policy: LearnerState) -> LearnerState:
     """The same curiosity beside another policy."""
     put = lambda name: getattr(state, name)._replace(policy=getattr(policy, name))
-    pairs = {name: put(name) for name in PAIRED if isinstance(getattr(state, name), Joined)}
+    pairs = {name: put(name) for name in PAIRED if isinstance(getattr(state, name), WithCuriosity)}
     return policy._replace(**pairs)
 
 
@@ -134,17 +134,17 @@ def of_policies(function: Callable | None) -> Callable | None:
     return lambda *arguments: function(*map(inner, arguments))
 
 
-def init(setup: Setup, key: Array) -> LearnerState:
+def init(setup: CuriositySetup, key: Array) -> LearnerState:
     """A learner that has seen nothing, and will be surprised by everything."""
     key_policy, key_model = jax.random.split(key)
     state = setup.learner.init(key_policy)
     model = make_model(key_model, setup.config, setup.spec)
     num_envs = setup.config.num_envs // setup.shards
-    params = Joined(state.params, model)
+    params = WithCuriosity(state.params, model)
     return state._replace(
         params=params,
-        opt_state=Joined(state.opt_state, optimiser(setup.config, jnp.float32(1)).init(model)),
-        memory=Joined(state.memory, Intrinsic(jnp.zeros(num_envs), jnp.float32(jnp.nan))),
+        opt_state=WithCuriosity(state.opt_state, optimiser(setup.config, jnp.float32(1)).init(model)),
+        private=WithCuriosity(state.private, Intrinsic(jnp.zeros(num_envs), jnp.float32(jnp.nan))),
         anchor=params if setup.config.prox_coef else (),
     )
 
@@ -165,53 +165,53 @@ def make_model(key: Array, config: PPOConfig, spec: EnvSpec) -> Model:
 
 
 def act(
-    setup: Setup, state: LearnerState, obs: Tree, noise: Tree, begins: Array | None = None
-) -> tuple[Tree, Joined]:
+    setup: CuriositySetup, state: LearnerState, obs: Tree, noise: Tree, episode_starts: Array | None = None
+) -> tuple[Tree, WithCuriosity]:
     """The policy's actions."""
-    action, memory = setup.learner.act(policy_of(state), obs, noise, begins)
-    return action, state.memory._replace(policy=memory)
+    action, private = setup.learner.act(policy_of(state), obs, noise, episode_starts)
+    return action, state.private._replace(policy=private)
 
 
-def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
+def for_evaluation(setup: CuriositySetup, state: LearnerState, num_envs: int) -> LearnerState:
     """The learner in other environments than it trains in."""
-    return with_policy(state, setup.learner.visit(policy_of(state), num_envs))
+    return with_policy(state, setup.learner.for_evaluation(policy_of(state), num_envs))
 
 
-def abandon(setup: Setup, state: LearnerState) -> LearnerState:
+def on_restart(setup: CuriositySetup, state: LearnerState) -> LearnerState:
     """The learner about to begin new episodes, whose bonuses count from 0."""
-    state = with_policy(state, setup.learner.abandon(policy_of(state)))
-    sums = state.memory.curiosity
+    state = with_policy(state, setup.learner.on_restart(policy_of(state)))
+    sums = state.private.curiosity
     return state._replace(
-        memory=state.memory._replace(curiosity=sums._replace(running=jnp.zeros_like(sums.running)))
+        private=state.private._replace(curiosity=sums._replace(running=jnp.zeros_like(sums.running)))
     )
 
 
 def update(
-    setup: Setup, key: Array, state: LearnerState, rollout: Rollout
+    setup: CuriositySetup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[LearnerState, dict[str, Array]]:
     """Learn from one rollout, whose surprises are judged by the model before it learns from them."""
     key_policy, key_model = jax.random.split(key)
     seen = standardised(setup, state, rollout)
     bonus = surprise(setup, state.params.curiosity, seen)
-    sums, told = count(setup, state.memory.curiosity, rollout, bonus)
+    sums, told = count(setup, state.private.curiosity, rollout, bonus)
     policy, metrics = setup.learner.update(key_policy, policy_of(state), rollout._replace(bonus=bonus))
     model, opt_state, learned = study(setup, key_model, state, seen)
     changed = with_policy(state, policy)
     changed = changed._replace(
         params=changed.params._replace(curiosity=model),
         opt_state=changed.opt_state._replace(curiosity=opt_state),
-        memory=changed.memory._replace(curiosity=sums),
+        private=changed.private._replace(curiosity=sums),
     )
     return changed, metrics | learned | told
 
 
-def standardised(setup: Setup, state: LearnerState, rollout: Rollout) -> Rollout:
+def standardised(setup: CuriositySetup, state: LearnerState, rollout: Rollout) -> Rollout:
     """What was seen, as the policy that acted saw it."""
     look = lambda obs: observations.standardise(obs, state.statistics.obs, setup.config.clip_obs)
     return rollout._replace(obs=look(rollout.obs), last_obs=look(rollout.last_obs))
 
 
-def surprise(setup: Setup, model: Model, rollout: Rollout) -> Array:
+def surprise(setup: CuriositySetup, model: Model, rollout: Rollout) -> Array:
     """The bonus of every step, (T, E): 0 where an environment was reset."""
     obs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rollout.obs, rollout.last_obs)
     pictures = any(is_image(box) for box in observations.named(setup.spec.observation).values())
@@ -222,20 +222,20 @@ def surprise(setup: Setup, model: Model, rollout: Rollout) -> Array:
 
 
 def count(
-    setup: Setup, sums: Intrinsic, rollout: Rollout, bonus: Array
+    setup: CuriositySetup, sums: Intrinsic, rollout: Rollout, bonus: Array
 ) -> tuple[Intrinsic, dict[str, Array]]:
     """The bonuses of every episode, added up, and what is told of them."""
     over = rollout.terminated | rollout.truncated
     running, totals = discounted_returns(sums.running, bonus, over, 1.0)
     mean = weighted_mean(totals, over.astype(jnp.float32), setup.data)
-    any_over = add_up(jnp.sum(over, dtype=jnp.int32), setup.data) > 0
+    any_over = psum(jnp.sum(over, dtype=jnp.int32), setup.data) > 0
     finished = jnp.where(any_over, mean, sums.finished)
     per_step = weighted_mean(bonus, rollout.valid.astype(jnp.float32), setup.data)
     return Intrinsic(running, finished), {"curiosity/bonus": per_step, "curiosity/return": finished}
 
 
 def study(
-    setup: Setup, key: Array, state: LearnerState, rollout: Rollout
+    setup: CuriositySetup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[Model, Tree, dict[str, Array]]:
     """Epochs of shuffled minibatches for the model; the policy is not looked at."""
     config = setup.config
@@ -260,20 +260,20 @@ def study(
 
 
 def improve(
-    setup: Setup, max_grad_norm: Array, carry: tuple[Model, Tree], batch: Transitions
+    setup: CuriositySetup, max_grad_norm: Array, carry: tuple[Model, Tree], batch: Transitions
 ) -> tuple[tuple[Model, Tree], dict[str, Array]]:
     """One step of the model's optimiser on one minibatch."""
     model, opt_state = carry
     gradient = jax.grad(partial(loss, setup), has_aux=True)
-    found = gradients.in_pieces(gradient, model, batch, setup.config.grad_accumulation)
-    found, num_valid = add_up((found, jnp.sum(batch.weight)), setup.data)  # sums, over devices too
+    found = gradients.accumulate_gradients(gradient, model, batch, setup.config.grad_accumulation)
+    found, num_valid = psum((found, jnp.sum(batch.weight)), setup.data)  # sums, over devices too
     grads, metrics = jax.tree.map(lambda x: x / jnp.maximum(num_valid, 1.0), found)
-    grads = gradients.in_common(grads, setup.across)
+    grads = gradients.pmean(grads, setup.axes)
     updates, opt_state = optimiser(setup.config, max_grad_norm).update(grads, opt_state, model)
     return (eqx.apply_updates(model, updates), opt_state), metrics
 
 
-def loss(setup: Setup, model: Model, batch: Transitions) -> tuple[Array, dict[str, Array]]:
+def loss(setup: CuriositySetup, model: Model, batch: Transitions) -> tuple[Array, dict[str, Array]]:
     """(1 - beta) forward + beta inverse, summed over the batch."""
     beta, space = setup.config.icm_beta, setup.spec.action
     before, after = model.look(batch.obs), model.look(batch.next_obs)

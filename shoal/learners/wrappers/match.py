@@ -25,16 +25,16 @@ def match(first: Learner, second: Learner, spec: EnvSpec) -> Learner:
     def draw(key: Array, shape: tuple[int, int]) -> Tree:
         return tuple(side.draw(key, shape) for side in sides)
 
-    def act(state: LearnerState, obs: Tree, noise: Tree, begins: Array) -> tuple[Tree, Tree]:
-        acted = [side.act(one(state, i), obs, noise[i], begins) for i, side in enumerate(sides)]
+    def act(state: LearnerState, obs: Tree, noise: Tree, episode_starts: Array) -> tuple[Tree, Tree]:
+        acted = [side.act(one(state, i), obs, noise[i], episode_starts) for i, side in enumerate(sides)]
         choose = lambda a, b: jnp.where(mine.reshape(1, -1, *[1] * (a.ndim - 2)), a, b)
-        (action, memory), (other, other_memory) = acted
-        return jax.tree.map(choose, action, other), (memory, other_memory)
+        (action, private), (other, other_memory) = acted
+        return jax.tree.map(choose, action, other), (private, other_memory)
 
-    def visit(state: LearnerState, num_envs: int) -> LearnerState:
-        return both(*(side.visit(one(state, i), num_envs) for i, side in enumerate(sides)))
+    def for_evaluation(state: LearnerState, num_envs: int) -> LearnerState:
+        return both(*(side.for_evaluation(one(state, i), num_envs) for i, side in enumerate(sides)))
 
-    return Learner(init=init, draw=draw, act=act, update=_refuse, visit=visit)
+    return Learner(init=init, draw=draw, act=act, update=_refuse, for_evaluation=for_evaluation)
 
 
 def both(first: LearnerState, second: LearnerState) -> LearnerState:

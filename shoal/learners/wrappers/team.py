@@ -69,11 +69,11 @@ def team(make: LearnerMaker, config: TeamConfig, spec: EnvSpec, num_envs: int, s
     )
     setup = Setup(config, spec, roles, shards)
     check(setup, num_envs)
-    functions = {f.__name__: partial(f, setup) for f in (init, draw, act, update, visit, abandon)}
+    functions = {f.__name__: partial(f, setup) for f in (init, draw, act, update, for_evaluation, on_restart)}
     by_env = TeamMemory(joined(setup, [role.learner.by_env for role in roles]), False, False, False)
     judging = {
         f.__name__: partial(f, setup)
-        for f in (opinion, distance, value)
+        for f in (policy_terms, distance, value)
         if all(getattr(role.learner, f.__name__) for role in roles)
     }
     grouped = all(role.learner.grouped for role in roles)
@@ -103,7 +103,7 @@ def init(setup: Setup, key: Array) -> LearnerState:
         past = joined(setup, [jax.tree.map(repeat, (state.params, state.statistics)) for state in states])
         rival = jnp.int32(0)
     state = together(setup, states)
-    return state._replace(memory=TeamMemory(state.memory, jnp.int32(0), past, rival))
+    return state._replace(private=TeamMemory(state.private, jnp.int32(0), past, rival))
 
 
 def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Tree:
@@ -117,33 +117,35 @@ def draw(setup: Setup, key: Array, shape: tuple[int, int]) -> Tree:
     return joined(setup, [of_role(number, role) for number, role in enumerate(setup.roles)])
 
 
-def act(setup: Setup, state: LearnerState, obs: Tree, noise: Tree, begins: Array) -> tuple[Tree, TeamMemory]:
+def act(
+    setup: Setup, state: LearnerState, obs: Tree, noise: Tree, episode_starts: Array
+) -> tuple[Tree, TeamMemory]:
     """Actions of all agents, (E, A, ...), each by its policy; in some worlds a past self plays a team."""
-    seen, num_envs = sight(setup.config, setup.spec, obs), begins.shape[0]
+    seen, num_envs = sight(setup.config, setup.spec, obs), episode_starts.shape[0]
     actions, memories = [], []
     for role in setup.roles:
         rows = partial(rows_of, setup, role, axis=0)
         own_noise = trees.merge_axes(part_of(setup, noise, role))
-        given = (rows(seen), own_noise, jnp.repeat(begins, len(role.agents)))
-        action, memory = role.learner.act(of_role(setup, state, role), *given)
+        given = (rows(seen), own_noise, jnp.repeat(episode_starts, len(role.agents)))
+        action, private = role.learner.act(of_role(setup, state, role), *given)
         if setup.config.past_selves:
             former = role.learner.act(past_self(setup, state, role), *given)
-            theirs = rows(rivals(setup, num_envs) & (state.memory.rival >= 0))
+            theirs = rows(rivals(setup, num_envs) & (state.private.rival >= 0))
             action = trees.where_rows(theirs, former[0], action)
-            memory = replaced(role.learner.by_env, theirs, former[1], memory)
+            private = replaced(role.learner.by_env, theirs, former[1], private)
         actions.append(trees.split_axis(action, num_envs))
-        memories.append(memory)
-    return in_order(setup, actions, axis=1), state.memory._replace(players=joined(setup, memories))
+        memories.append(private)
+    return in_order(setup, actions, axis=1), state.private._replace(players=joined(setup, memories))
 
 
-def replaced(by_env: Tree, rows: Array, other: Tree, memory: Tree) -> Tree:
+def replaced(by_env: Tree, rows: Array, other: Tree, private: Tree) -> Tree:
     """The memory, some of its rows taken from another where it has environments as rows.
 
     What acting left as it was is the same in both, and need not have these rows.
     """
     row = lambda old, new: new if old is new else trees.where_rows(rows, old, new)
     choose = lambda split, old, new: jax.tree.map(row, old, new) if split else new
-    return jax.tree.map(choose, by_env, other, memory)
+    return jax.tree.map(choose, by_env, other, private)
 
 
 def update(
@@ -162,31 +164,31 @@ def update(
         own = rows_of(setup, role, rows._replace(last_obs=()), axis=1)._replace(last_obs=last_obs)
         after, told = role.learner.update(jax.random.fold_in(key, number), before, own)
         if not role.learns:
-            after = before._replace(memory=after.memory)
+            after = before._replace(private=after.private)
         elif setup.config.freeze_every:
-            turn = state.memory.num_updates // setup.config.freeze_every % len(setup.roles) == number
-            model = trees.where(turn, after._replace(memory=()), before._replace(memory=()))
-            after = model._replace(memory=after.memory)
+            turn = state.private.num_updates // setup.config.freeze_every % len(setup.roles) == number
+            model = trees.where(turn, after._replace(private=()), before._replace(private=()))
+            after = model._replace(private=after.private)
         states.append(after)
         metrics.append(told)
     after = together(setup, states)
-    memory = remember(setup, key, state.memory._replace(players=after.memory), states)
-    return after._replace(memory=memory), summary(setup, metrics)
+    private = remember(setup, key, state.private._replace(players=after.private), states)
+    return after._replace(private=private), summary(setup, metrics)
 
 
-def remember(setup: Setup, key: Array, memory: TeamMemory, states: list[LearnerState]) -> TeamMemory:
+def remember(setup: Setup, key: Array, private: TeamMemory, states: list[LearnerState]) -> TeamMemory:
     """Count the update; keep a version of each policy when it is time; say who of them plays next."""
-    count = memory.num_updates + 1
+    count = private.num_updates + 1
     if not (size := setup.config.past_selves):
-        return memory._replace(num_updates=count)
+        return private._replace(num_updates=count)
     kept = count // setup.config.snapshot_every
     due = count % setup.config.snapshot_every == 0
     place = jnp.where(due, (kept - 1) % size, size)  # beyond the end is nowhere
     put = lambda past, now: past.at[place].set(now, mode="drop")
     now = joined(setup, [(state.params, state.statistics) for state in states])
-    past = jax.tree.map(put, memory.past, now)
+    past = jax.tree.map(put, private.past, now)
     rival = jax.random.randint(jax.random.fold_in(key, len(setup.roles)), (), 0, jnp.clip(kept, 1, size))
-    return memory._replace(num_updates=count, past=past, rival=rival)
+    return private._replace(num_updates=count, past=past, rival=rival)
 
 
 def summary(setup: Setup, metrics: list[dict[str, Array]]) -> dict[str, Array]:
@@ -202,21 +204,22 @@ def summary(setup: Setup, metrics: list[dict[str, Array]]) -> dict[str, Array]:
     return mean | each
 
 
-def visit(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
+def for_evaluation(setup: Setup, state: LearnerState, num_envs: int) -> LearnerState:
     """The team in other worlds than it trains in, without its past selves."""
     states = [
-        role.learner.visit(of_role(setup, state, role), num_envs * len(role.agents)) for role in setup.roles
+        role.learner.for_evaluation(of_role(setup, state, role), num_envs * len(role.agents))
+        for role in setup.roles
     ]
     nobody = jnp.int32(-1) if setup.config.past_selves else ()
-    players = joined(setup, [one.memory for one in states])
-    return state._replace(memory=state.memory._replace(players=players, rival=nobody))
+    players = joined(setup, [one.private for one in states])
+    return state._replace(private=state.private._replace(players=players, rival=nobody))
 
 
-def abandon(setup: Setup, state: LearnerState) -> LearnerState:
+def on_restart(setup: Setup, state: LearnerState) -> LearnerState:
     """The team about to begin new episodes."""
-    states = [role.learner.abandon(of_role(setup, state, role)) for role in setup.roles]
-    players = joined(setup, [one.memory for one in states])
-    return state._replace(memory=state.memory._replace(players=players))
+    states = [role.learner.on_restart(of_role(setup, state, role)) for role in setup.roles]
+    players = joined(setup, [one.private for one in states])
+    return state._replace(private=state.private._replace(players=players))
 
 
 def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
@@ -225,9 +228,9 @@ def distance(setup: Setup, state: LearnerState, other: LearnerState, obs: Tree) 
     return each_asked(setup, ask, (state, other), obs)
 
 
-def opinion(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
+def policy_terms(setup: Setup, state: LearnerState, obs: Tree) -> Tree:
     """What its policy says of what each agent sees."""
-    return each_asked(setup, lambda learner, state, seen: learner.opinion(state, seen), (state,), obs)
+    return each_asked(setup, lambda learner, state, seen: learner.policy_terms(state, seen), (state,), obs)
 
 
 def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
@@ -238,7 +241,7 @@ def value(setup: Setup, state: LearnerState, obs: Tree) -> Array:
 def each_asked(setup: Setup, ask: Callable[..., Tree], states: tuple[LearnerState, ...], obs: Tree) -> Tree:
     """Each policy's answer on what its agents see, (..., A, ...); the states may be without memory."""
     seen, axis = sight(setup.config, setup.spec, obs), leading(setup.spec, obs)
-    bare = [one._replace(memory=TeamMemory((), ()), opt_state=(), anchor=()) for one in states]
+    bare = [one._replace(private=TeamMemory((), ()), opt_state=(), anchor=()) for one in states]
 
     def answer(role: Role) -> Tree:
         own = [of_role(setup, one, role) for one in bare]
@@ -263,14 +266,14 @@ def of_role(setup: Setup, state: LearnerState, role: Role) -> LearnerState:
         statistics=own(state.statistics),
         opt_state=own(state.opt_state),
         hypers=state.hypers,
-        memory=own(state.memory.players),
+        private=own(state.private.players),
         anchor=own(state.anchor),
     )
 
 
 def past_self(setup: Setup, state: LearnerState, role: Role) -> LearnerState:
     """The earlier version of a policy that plays now."""
-    params, statistics = trees.take(part_of(setup, state.memory.past, role), state.memory.rival)
+    params, statistics = trees.take(part_of(setup, state.private.past, role), state.private.rival)
     return of_role(setup, state, role)._replace(params=params, statistics=statistics)
 
 
@@ -326,7 +329,7 @@ def spread_out(setup: Setup, rollout: Rollout) -> Rollout:
     if setup.config.team_reward:
         sides = np.array(setup.spec.teams or [0] * shape[-1])
         reward = reward @ jnp.asarray(sides[:, None] == sides[None], jnp.float32)
-    advice = tuple(one._replace(weight=per_agent(one.weight)) for one in rollout.advice)
+    peer_targets = tuple(one._replace(weight=per_agent(one.weight)) for one in rollout.peer_targets)
     return Rollout(
         obs=sight(setup.config, setup.spec, rollout.obs),
         action=rollout.action,
@@ -335,8 +338,8 @@ def spread_out(setup: Setup, rollout: Rollout) -> Rollout:
         truncated=truncated,
         valid=valid,
         last_obs=sight(setup.config, setup.spec, rollout.last_obs),
-        advice=advice,
-        begins=per_agent(rollout.begins),
+        peer_targets=peer_targets,
+        episode_starts=per_agent(rollout.episode_starts),
     )
 
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.ops import policy_terms
+from shoal.ops import peers
 from shoal.ops.distributions import distribution_for
-from shoal.types import Advice, Box, Discrete, MultiBinary, MultiDiscrete
+from shoal.types import Box, Discrete, MultiBinary, MultiDiscrete, PeerTargets
 
 SPACES = {
     "discrete": Discrete(4),
@@ -70,9 +70,9 @@ def log_probs(kind):
 def given(kind, direction, form, weights, theirs):
     """What an exchange would hand on: sum_j w_j opinion_j."""
     d = distribution_for(SPACES[kind])
-    opinions = policy_terms.opinion(d, direction, form, theirs)  # (3, B, ...)
+    opinions = peers.policy_terms(d, direction, form, theirs)  # (3, B, ...)
     total = jax.tree.map(lambda x: jnp.tensordot(jnp.float32(weights), x, 1), opinions)
-    return Advice(jnp.full(theirs.shape[1], jnp.float32(sum(weights))), total)
+    return PeerTargets(jnp.full(theirs.shape[1], jnp.float32(sum(weights))), total)
 
 
 @cache
@@ -80,12 +80,12 @@ def payer(kind, direction, form):
     """(outputs, advice) -> the penalties (B,), and the gradient of their sum, compiled."""
     d = distribution_for(SPACES[kind])
 
-    def pay(outputs, advised):
-        each = policy_terms.penalty(d, direction, policy_terms.heed(d, direction, form, advised), outputs)
+    def pay(outputs, peers):
+        each = peers.penalty(d, direction, peers.aggregate(d, direction, form, peers), outputs)
         return jnp.sum(each), each
 
-    def both(outputs, advised):
-        gradient, each = jax.grad(pay, has_aux=True)(outputs, advised)
+    def both(outputs, peers):
+        gradient, each = jax.grad(pay, has_aux=True)(outputs, peers)
         return each, gradient
 
     return jax.jit(both)
@@ -206,8 +206,8 @@ def test_two_normals_by_hand():
         np.testing.assert_allclose(value, [1.0], rtol=1e-5)
         pull = -2.0 if direction == "forward" else 0.0  # they spread more widely than one, or as much
         np.testing.assert_allclose(gradient, [[0.0, pull]], atol=1e-5)
-    advised = given("box", "forward", "mixture", [1, 1], theirs)
-    value, gradient = payer("box", "forward", "mixture")(own, advised)
+    peers = given("box", "forward", "mixture", [1, 1], theirs)
+    value, gradient = payer("box", "forward", "mixture")(own, peers)
     np.testing.assert_allclose(value, [0.5 * (2 - 1 - np.log(2))], rtol=1e-5)
     np.testing.assert_allclose(gradient, [[0.0, -1.0]], atol=1e-5)
 
@@ -219,11 +219,11 @@ def test_nobodys_advice_costs_nothing(kind, form, direction):
     """Exactly 0, with a gradient of exactly 0, beside samples that somebody does advise."""
     own, theirs = policies(kind)
     own = own.at[0].set(40.0)  # so far from everything that 0 * KL must not become 0 * inf
-    advised = given(kind, direction, form, WEIGHTS, theirs)
+    peers = given(kind, direction, form, WEIGHTS, theirs)
     nobody = jnp.arange(NUM_OBS) < 3
-    silent = jax.tree.map(lambda x: jnp.where(nobody.reshape(-1, *[1] * (x.ndim - 1)), 0.0, x), advised)
+    silent = jax.tree.map(lambda x: jnp.where(nobody.reshape(-1, *[1] * (x.ndim - 1)), 0.0, x), peers)
     value, gradient = payer(kind, direction, form)(own, silent)
-    alone, _ = payer(kind, direction, form)(own, advised)
+    alone, _ = payer(kind, direction, form)(own, peers)
     assert not value[:3].any()
     assert not gradient[:3].any()
     np.testing.assert_array_equal(value[3:], alone[3:])
@@ -243,8 +243,8 @@ def test_certain_policies_stay_finite(kind, form, direction):
     theirs = jnp.float32([[x] * 3 for x in (sure, unsure, other)]).reshape(1, 9, size)
     both = jnp.concatenate([theirs, jnp.roll(theirs, 1, 1)])
     for advisers in (theirs, both):
-        advised = given(kind, direction, form, [2.0] * len(advisers), advisers)
-        value, gradient = payer(kind, direction, form)(own, advised)
+        peers = given(kind, direction, form, [2.0] * len(advisers), advisers)
+        value, gradient = payer(kind, direction, form)(own, peers)
         assert np.isfinite(value).all()
         assert np.isfinite(gradient).all()
         if kind != "box":  # m2 - mean^2 has few digits left where deviations are far below the means
@@ -252,5 +252,5 @@ def test_certain_policies_stay_finite(kind, form, direction):
 
 
 def test_only_the_sum_of_reverse_kls_averages_logarithms():
-    asked = {pair: policy_terms.averages_logarithms(*pair) for pair in product(DIRECTIONS, FORMS)}
+    asked = {pair: peers.averages_logarithms(*pair) for pair in product(DIRECTIONS, FORMS)}
     assert [pair for pair, yes in asked.items() if yes] == [("reverse", "sum")]

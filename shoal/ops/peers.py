@@ -1,4 +1,4 @@
-"""Advice: many policies as one, so that a penalty costs the same however many there are.
+"""Peers: many policies as one, so that a penalty costs the same however many there are.
 
 sum_j w_j KL(p_j || q) = W KL(m || q) + gap,  m with the mean moments of the p_j, W = sum_j w_j
 sum_j w_j KL(q || p_j) = W KL(q || g) + gap,  g with their mean natural parameters
@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from shoal.ops.distributions import Distribution
-from shoal.types import Advice
+from shoal.types import PeerTargets
 
 Direction: TypeAlias = Literal["forward", "reverse"]
 Form: TypeAlias = Literal["sum", "mixture"]
 
 
-class Advised(NamedTuple):
+class PeerPolicy(NamedTuple):
     """Other policies as one: the penalty is weight KL + gap."""
 
     outputs: Array  # (..., num_outputs)
@@ -26,47 +26,49 @@ class Advised(NamedTuple):
     gap: Array  # (...) how far the others are from their average, which is not the learner's to change
 
 
-def opinion(distribution: Distribution, direction: Direction, form: Form, outputs: Array):
+def policy_terms(distribution: Distribution, direction: Direction, form: Form, outputs: Array):
     """A policy in terms that add up: moments and -entropy, or natural parameters and log-partition."""
     if averages_logarithms(direction, form):
         return distribution.natural(outputs), distribution.log_partition(outputs)
     return distribution.moments(outputs), -distribution.entropy(outputs)
 
 
-def heed(distribution: Distribution, direction: Direction, form: Form, advice: Advice) -> Advised:
-    """The one policy that stands for all who gave their opinion; where nobody did, the weight is 0."""
-    some = advice.weight > 0
-    total = jnp.where(some, advice.weight, 1.0)
-    terms, constant = advice.opinion
-    nobody, _ = opinion(distribution, direction, form, jnp.zeros_like(terms))
+def aggregate(
+    distribution: Distribution, direction: Direction, form: Form, targets: PeerTargets
+) -> PeerPolicy:
+    """The one policy that stands for all peers; without peers, the weight is 0."""
+    some = targets.weight > 0
+    total = jnp.where(some, targets.weight, 1.0)
+    terms, constant = targets.terms
+    nobody, _ = policy_terms(distribution, direction, form, jnp.zeros_like(terms))
     average = jnp.where(some[..., None], terms / total[..., None], nobody)
     if averages_logarithms(direction, form):
         outputs = distribution.from_natural(average)
-        gap = constant - advice.weight * distribution.log_partition(outputs)
+        gap = constant - targets.weight * distribution.log_partition(outputs)
     else:
         outputs = distribution.from_moments(average)
-        gap = constant + advice.weight * distribution.entropy(outputs)
+        gap = constant + targets.weight * distribution.entropy(outputs)
     if form == "mixture":
-        return Advised(outputs, some.astype(jnp.float32), jnp.zeros_like(gap))
-    return Advised(outputs, advice.weight, jnp.where(some, gap, 0.0))
+        return PeerPolicy(outputs, some.astype(jnp.float32), jnp.zeros_like(gap))
+    return PeerPolicy(outputs, targets.weight, jnp.where(some, gap, 0.0))
 
 
-def penalty(distribution: Distribution, direction: Direction, advised: Advised, outputs: Array) -> Array:
+def penalty(distribution: Distribution, direction: Direction, peers: PeerPolicy, outputs: Array) -> Array:
     """What the learner's policy pays for differing from the others', per sample."""
-    theirs = advised.outputs
+    theirs = peers.outputs
     kl = distribution.kl(theirs, outputs) if direction == "forward" else distribution.kl(outputs, theirs)
-    return advised.weight * kl + advised.gap
+    return peers.weight * kl + peers.gap
 
 
-def opinion_on_outputs(outputs: Array) -> tuple[Array, Array]:
+def output_terms(outputs: Array) -> tuple[Array, Array]:
     """What sum_j w_j ||x - x_j||^2 is made of: x_j and its squared length, which add up."""
     return outputs, jnp.sum(outputs**2, -1)
 
 
-def squared_distance(outputs: Array, advice: Advice) -> Array:
+def squared_distance(outputs: Array, targets: PeerTargets) -> Array:
     """sum_j w_j ||x - x_j||^2 at each sample."""
-    theirs, squares = advice.opinion
-    return advice.weight * jnp.sum(outputs**2, -1) - 2 * jnp.sum(outputs * theirs, -1) + squares
+    theirs, squares = targets.terms
+    return targets.weight * jnp.sum(outputs**2, -1) - 2 * jnp.sum(outputs * theirs, -1) + squares
 
 
 def averages_logarithms(direction: Direction, form: Form) -> bool:

@@ -1,0 +1,32 @@
+"""How a run uses a learner: what it must know beside its settings and its environment."""
+
+from typing import NamedTuple
+
+from shoal.errors import ShoalError
+from shoal.nets.actor_critic import NetworkMaker
+from shoal.nets.recurrent import RecurrentNetworkMaker
+from shoal.types import EnvSpec
+
+
+class LearnerContext(NamedTuple):
+    """The default is a learner by itself, on one device."""
+
+    num_updates: int = 1
+    """Updates in the run: what annealed settings reach their end after."""
+    axes: tuple[str, ...] = ()
+    """The mapped axes over which gradients are averaged: learners that share every step."""
+    shards: int = 1
+    """Devices that hold the same learner, each with its share of the environments."""
+    network: NetworkMaker | RecurrentNetworkMaker | None = None
+    """A network of your own."""
+
+
+ALONE = LearnerContext()
+
+
+def check_single_agent(name: str, spec: EnvSpec, context: LearnerContext) -> None:
+    """Raise where an algorithm is asked for teams, or for a network, that only ppo takes."""
+    if spec.agents is not None:
+        raise ShoalError(f"{spec.name} has {spec.agents} agents, and {name} plays alone: use ppo")
+    if context.network:
+        raise ShoalError(f"networks of your own are for ppo, not for {name}")

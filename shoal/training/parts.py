@@ -1,0 +1,87 @@
+"""The parts of a run, from its settings: devices, learner, exchange, worlds, seeds."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from shoal.distributed.mesh import make_mesh, read_shape
+from shoal.envs.worlds.parameters import default_worlds, draw_worlds, read_worlds
+from shoal.errors import ShoalError
+from shoal.exchanges.combinators import chain, part_names
+from shoal.exchanges.exploration import check_names
+from shoal.exchanges.make import make_exchange
+from shoal.exchanges.population import follow
+from shoal.learners.context import LearnerContext
+from shoal.learners.registry import make_registered
+from shoal.nets.actor_critic import NetworkMaker
+from shoal.training.config import TrainConfig
+from shoal.types import EnvSpec, Exchange, Learner, Tree
+
+LearnerMaker: TypeAlias = Callable[[EnvSpec, LearnerContext], Learner]
+"""A learner of your own: called with the environment's spec and how the run uses it."""
+
+
+def mesh_for(config: TrainConfig, spec: EnvSpec, asked: str | None) -> Mesh:
+    """The devices of a run."""
+    shape = read_shape(asked) if asked else None
+    if shape and shape[1] > 1 and not config.algo.divisible:
+        raise ShoalError(
+            f"mesh {asked}: only ppo's environments are divided; {shape[0] * shape[1]}x1 divides learners"
+        )
+    num_envs = config.algo.num_envs if config.algo.divisible else 1
+    return make_mesh(config.learners, num_envs, parallel=spec.parallel, work=config.algo.work, shape=shape)
+
+
+def make_learner(
+    config: TrainConfig,
+    spec: EnvSpec,
+    network: NetworkMaker | None = None,
+    shards: int = 1,
+    maker: LearnerMaker | None = None,
+) -> Learner:
+    """One learner of a run, its environments divided over `shards` devices."""
+    axes = ("learners", "group") if config.shares_gradients else ()
+    context = LearnerContext(config.num_iterations, axes, shards, network)
+    return maker(spec, context) if maker else make_registered(config.algo, spec, context)
+
+
+def make_exchange_for(config: TrainConfig, learner: Learner, mesh: Mesh, group: int) -> Exchange:
+    """How a run's learners learn together."""
+    state = jax.eval_shape(learner.init, jax.random.key(0))
+    check_names(config.evolving, state.hypers)
+    if config.algo.prox_coef and config.parts and "encoder" in part_names(state.params) - config.parts:
+        raise ShoalError("prox_coef stays near what was received: exchange the encoder, too")
+    exchange = make_exchange(
+        config.exchanges,
+        learner,
+        config.learners,
+        anchored=config.algo.prox_coef > 0,
+        priors=config.priors,
+        seed=config.seed,
+        mesh=mesh,
+        group=group,
+    )
+    if not config.schedule:
+        return exchange
+    plan = [(step // config.algo.rollout_size, values) for step, values in config.schedule]
+    return chain(exchange, follow(plan))
+
+
+def worlds_of(config: TrainConfig, spec: EnvSpec) -> Tree:
+    """The physical parameters of every learner's world, (L,) per leaf."""
+    members = range(config.first_member, config.first_member + config.learners)
+    if config.env_params is not None:
+        return read_worlds(spec, config.env_params, members)
+    if config.env_spread:
+        return draw_worlds(spec, config.env_spread, members, config.seed)
+    return default_worlds(spec, config.learners)
+
+
+def row_seeds(config: TrainConfig, start: int) -> np.ndarray:
+    """A seed per environment, (L, E), a function of the learner's own number."""
+    members = range(config.first_member, config.first_member + config.learners)
+    entropy = [np.random.SeedSequence([config.seed, member, start]) for member in members]
+    return np.stack([e.generate_state(config.algo.num_envs) for e in entropy])
