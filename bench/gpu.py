@@ -1,9 +1,12 @@
 """Cohorts on one accelerator, environments included: steps per second of all learners together.
 
 python bench/gpu.py [--algo ppo|td3|teams] [--seconds 5] [--out bench/results/gpu.md]
+python bench/gpu.py --check     four cases in under two minutes beside the committed table; fails when one is
+                                15 % slower, compiles more than twice as long, or for more than 45 seconds
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 from itertools import product
@@ -34,6 +37,12 @@ CASES = [
 """Environment, learners, environments each, exchange (every 16 updates; gossip and neighbours on a ring)."""
 
 
+CHECKED = (CASES[0], CASES[1], CASES[2], CASES[5])
+"""What `--check` runs: one small learner, one wide one, a small cohort, a large one."""
+SLOWER, LONGER, LONGEST = 0.85, 2.0, 45.0
+"""The least part of the committed speed, the largest multiple of its compile time, and the most seconds."""
+COMMITTED = Path(__file__).parent / "results" / "gpu.md"
+
 TD3_COHORTS = (1, 8, 80, 800)
 """Learners on Pendulum, one environment each, one update per step, in turns of 50."""
 TD3_SIZES = ((64, 128), (64, 256), (256, 256))
@@ -53,18 +62,46 @@ def ppo_config(env: str, learners: int, num_envs: int, exchange: str) -> TrainCo
 
 
 def measure(config: TrainConfig, seconds: float) -> tuple[float, float]:
-    """Steady steps per second, and seconds of compiling."""
+    """Steady steps per second, and seconds until the first iteration is done, most of them compiling."""
+    began = time.perf_counter()
     trainer = make_trainer(config)
-    first = report = None
-    for report in progress_reports(trainer, trainer.init()):
-        running = report.seconds - report.clock.compile_seconds
-        first = report if first is None and running > 1 else first
-        if first is not None and report.seconds - first.seconds > seconds:
+    state = jax.block_until_ready(trainer.init())
+    reports = progress_reports(trainer, state)
+    first = report = next(reports)
+    compiling = time.perf_counter() - began
+    warm = report.seconds + 1
+    for report in reports:
+        first = report if report.seconds < warm else first
+        if report.seconds - first.seconds > seconds:
             break
-    assert first is not None
-    assert report is not None
     steps = report.clock.valid_steps - first.clock.valid_steps
-    return steps / (report.seconds - first.seconds), report.clock.compile_seconds
+    return steps / (report.seconds - first.seconds), compiling
+
+
+def committed() -> dict[tuple[str, int, int, str], tuple[float, float]]:
+    """Steps per second and compile seconds of the committed table, by case."""
+    number = lambda text: float(text.replace(",", ""))
+    rows = [line.strip("| \n").split(" | ") for line in COMMITTED.read_text().splitlines() if "-v1 |" in line]
+    return {
+        (env, int(number(learners)), int(number(envs)), exchange): (number(speed), number(compiling))
+        for env, learners, envs, exchange, speed, compiling in rows
+    }
+
+
+def check(seconds: float) -> bool:
+    """Whether the four cases are about as quick, and as quickly compiled, as the committed table says."""
+    known, good = committed(), True
+    print("| case | steps/s | committed | ratio | compile s | committed | |\n|---|---|---|---|---|---|---|")
+    for case in CHECKED:
+        _, learners, num_envs, _ = case
+        speed, compiling = measure(ppo_config(*case), seconds)
+        before, compiled = known[case]
+        slow, long = speed < SLOWER * before, compiling > min(LONGER * compiled, LONGEST)
+        verdict = " and ".join(["slower"] * slow + ["compiles longer"] * long) or "ok"
+        good &= verdict == "ok"
+        cells = (f"{learners:,} x {num_envs:,}", f"{speed:,.0f}", f"{before:,.0f}", f"{speed / before:.2f}")
+        print(f"| {' | '.join((*cells, f'{compiling:.1f}', f'{compiled:.1f}', verdict))} |", flush=True)
+    return good
 
 
 def ppo_table(seconds: float) -> Iterator[str]:
@@ -135,7 +172,10 @@ def main() -> None:
     parser.add_argument("--algo", choices=list(TABLES), default="ppo")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
+    if options.check:
+        sys.exit(0 if check(min(options.seconds, 4.0)) else 1)
     lines = []
     for line in TABLES[options.algo](options.seconds):
         print(line, flush=True)
