@@ -9,3 +9,5 @@ with warnings.catch_warnings():
         import Box2D  # noqa: F401
     except ImportError:
         collect_ignore = ["shoal/envs/worlds/walker.py", "shoal/envs/worlds/lander.py"]
+
+pytest_plugins = ["tests.compile_report"]

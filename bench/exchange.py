@@ -23,6 +23,7 @@ from shoal import ExchangeConfig, PPOConfig, TrainConfig
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
 from shoal.exchanges.make import make_exchange
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import ppo
 from shoal.training.program import make_trainer
 from shoal.types import ExchangeState, Scores
@@ -74,7 +75,7 @@ def travel(
     mesh: Mesh, num_learners: int, config: ExchangeConfig, rounds: int
 ) -> tuple[dict[str, int], float]:
     """Bytes that one exchange moves, by kind, and the median of its seconds."""
-    learner = ppo(PPOConfig(), make("jax:CartPole-v1").spec, 10)
+    learner = ppo(PPOConfig(), make("jax:CartPole-v1").spec, LearnerContext(10))
     exchange = make_exchange((config,), learner, num_learners, mesh=mesh)
     divided, whole = NamedSharding(mesh, BY_LEARNER), NamedSharding(mesh, REPLICATED)
     memory = ExchangeState(divided, whole)

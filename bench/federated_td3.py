@@ -174,7 +174,7 @@ def mean_model(algo: TD3Config, rule: ExchangeConfig, spread: float, seed: int) 
     )
     trainer = make_trainer(config)
     cohort, spec = final(trainer, trainer.init()).cohort, trainer.recipe.spec
-    fresh = parameters.unseen(spec, spread, EPISODES, seed)
+    fresh = parameters.draw_unseen_worlds(spec, spread, EPISODES, seed)
     places = visits(["mean"], worlds_of(config, spec), EPISODES, fresh)
     rows = evaluate_worlds(trainer.recipe, trainer.learner, mean_learner(cohort), ["mean"], places)
     return [float(np.mean([row.return_mean for row in rows if row.world == w])) for w in ("seen", "unseen")]

@@ -72,7 +72,7 @@ def scores_in_worlds(config: TrainConfig) -> list[float]:
     """Mean returns: learners in their own worlds, in each other's, in unseen ones."""
     trainer, state = finished(config)
     spec, names = trainer.recipe.spec, list(range(config.learners))
-    fresh = parameters.unseen(spec, config.env_spread, EPISODES, config.seed)
+    fresh = parameters.draw_unseen_worlds(spec, config.env_spread, EPISODES, config.seed)
     places = visits(names, worlds_of(config, spec), EPISODES, fresh)
     rows = evaluate_worlds(trainer.recipe, trainer.learner, state.cohort, names, places)
     of = lambda place: float(np.mean([row.return_mean for row in rows if row.world == place]))

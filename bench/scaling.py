@@ -116,10 +116,10 @@ def one_rank(rank: int, coordinator: str, repeats: int) -> None:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from shoal.distributed.launch import end_with_launcher
-    from shoal.distributed.processes import Place, join
+    from shoal.distributed.processes import join
 
     end_with_launcher()
-    join(Place(rank, 2, coordinator))
+    join(ProcessInfo(rank, 2, coordinator))
     mesh = Mesh(np.array(jax.devices()), ("data",))
     rows = PartitionSpec("data")
     ways = {

@@ -13,7 +13,7 @@ def unseen_return(config: shoal.TrainConfig) -> float:
     print(f"  trained: return {report.metrics['return_mean'].mean():.0f}, policies {apart:.3f} nats apart")
     recipe = shoal.make(config.env)
     learner = shoal.ppo(config.algo, recipe.spec, config.num_iterations)
-    fresh = parameters.unseen(recipe.spec, SPREAD, config.learners * EPISODES, seed=1)
+    fresh = parameters.draw_unseen_worlds(recipe.spec, SPREAD, config.learners * EPISODES, seed=1)
     params = type(fresh)(*(leaf.reshape(config.learners, EPISODES) for leaf in fresh))
     returns, _ = shoal.evaluate(recipe, learner, report.state.cohort, EPISODES, params=params)
     return returns.mean()

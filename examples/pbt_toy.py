@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from matplotlib.figure import Figure
 
 from shoal.exchanges.exploration import Prior, explore
-from shoal.exchanges.selection import take_over, truncation
+from shoal.exchanges.selection import copy_parents, truncation
 from shoal.types import LearnerState
 
 Hypers = namedtuple("Hypers", "h0 h1")
@@ -27,7 +27,7 @@ def train(key, exploits, explores):
         parent, mutate = truncation(0.5)(key_select, quality(theta), jnp.full(2, now % EVERY == 0))
         copied = lambda yes: jnp.where(yes, parent, jnp.arange(2))
         # Unless h is then explored each keeps its own: two equal workers would learn nothing more.
-        state = take_over(workers._replace(params=theta), copied(exploits), copied(exploits & explores))
+        state = copy_parents(workers._replace(params=theta), copied(exploits), copied(exploits & explores))
         h = explore(PRIORS, key_explore, state.hypers, jnp.logical_and(mutate, explores), resample=0)
         return state._replace(hypers=h), theta
 

@@ -11,6 +11,7 @@ import pytest
 from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners import ppo
+from shoal.learners.context import LearnerContext
 from shoal.training import rollout as collection
 from shoal.training.scores import score_metrics
 from shoal.types import Box, EnvSpec, JaxEnv
@@ -32,7 +33,7 @@ def player(one_row, num_steps, num_envs=E):
     """Compiled functions: begin(key) -> cohort and worlds, play(key, cohort, worlds) -> collect's results."""
     config = ppo.PPOConfig(num_envs=num_envs, gamma=GAMMA)
     linear = lambda key, spec, num_outputs: Linear(jnp.float32(10))
-    learner = ppo.ppo(config, one_row.spec, num_updates=1, network=linear)
+    learner = ppo.ppo(config, one_row.spec, LearnerContext(num_updates=1, network=linear))
     env = from_jax(one_row).build(np.zeros((1, L * num_envs), np.uint32), False)
 
     @jax.jit

@@ -13,7 +13,8 @@ from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.worlds import parameters
 from shoal.errors import ShoalError
-from shoal.exchanges.mixing import merged
+from shoal.exchanges.mixing import mean_learner
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.ops.statistics import Running, merge
@@ -106,7 +107,7 @@ class Still(NamedTuple):
 
 def still_learner(spec, num=1):
     network = lambda key, spec, num_outputs: Still(jnp.zeros(2))
-    learner = ppo(PPOConfig(num_envs=1), spec, num_updates=1, network=network)
+    learner = ppo(PPOConfig(num_envs=1), spec, LearnerContext(num_updates=1, network=network))
     return learner, jax.vmap(learner.init)(jax.random.split(jax.random.key(0), num))
 
 
@@ -118,7 +119,7 @@ def test_an_episode_longer_than_a_chunk_counts_whole():
 
 def test_the_mean_learner_has_the_mean_parameters_and_the_pooled_statistics():
     _, cohort = trained()
-    mean = merged(cohort)
+    mean = mean_learner(cohort)
     host = jax.device_get(cohort)
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x[0], y.mean(0), rtol=1e-6, atol=1e-7),
@@ -134,7 +135,7 @@ def test_the_mean_learner_has_the_mean_parameters_and_the_pooled_statistics():
 def test_the_mean_learner_and_one_of_several_can_be_evaluated():
     """They are cohorts of one that come from arrays on two devices."""
     learner, cohort = trained()
-    for one in (merged(cohort), jax.jit(trees.take)(cohort, jnp.array([1]))):
+    for one in (mean_learner(cohort), jax.jit(trees.take)(cohort, jnp.array([1]))):
         returns, lengths = evaluate(RECIPE, learner, one, episodes=3)
         assert returns.shape == lengths.shape == (1, 3)
         assert np.isfinite(returns).all()

@@ -17,6 +17,7 @@ from shoal.envs.adapters.gymnasium import gym_recipe, import_gymnasium
 from shoal.envs.worlds import parameters
 from shoal.envs.worlds.gymnasium import OURS, by_row, completed, register_ours
 from shoal.errors import ShoalError
+from shoal.learners.context import LearnerContext
 from shoal.training.episode import episode
 from shoal.training.evaluate import evaluate, evaluate_worlds, visits
 from shoal.training.program import make_trainer
@@ -174,7 +175,7 @@ def test_learners_begin_in_their_own_worlds():
 
 def test_learners_are_evaluated_in_the_worlds_they_visit():
     recipe = gym_recipe("test/Hill-v0", {})
-    learner = shoal.ppo(shoal.PPOConfig(), recipe.spec, 1)
+    learner = shoal.ppo(shoal.PPOConfig(), recipe.spec, LearnerContext(1))
     cohort = jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 2))
     own = parameters.read_worlds(recipe.spec, [{"slope": 2}, {"slope": -1}], [0, 1])
     fresh = parameters.read_worlds(recipe.spec, [{"slope": 4}, {"slope": 6}], [0, 1])
@@ -199,7 +200,7 @@ def test_learners_are_evaluated_in_the_worlds_they_visit():
 
 def test_an_episode_is_watched_in_the_world_asked_for():
     recipe = gym_recipe("test/Hill-v0", {})
-    learner = shoal.ppo(shoal.PPOConfig(), recipe.spec, 1)
+    learner = shoal.ppo(shoal.PPOConfig(), recipe.spec, LearnerContext(1))
     cohort = jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 1))
     frames = [
         frame for frame, _ in episode(recipe, learner, cohort, params={"slope": np.float32(1), "colour": 42})

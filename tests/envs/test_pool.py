@@ -212,7 +212,7 @@ def test_a_truncated_game_is_over():
 
 def test_clipped_rewards_keep_their_raw_score():
     described = adapter._adapter("Breakout-v5", {"reward_clip": True})
-    assert adapter.spec.action == Discrete(4)
+    assert described.spec.action == Discrete(4)
     flags = jnp.zeros(2, bool)
     raw = (
         np.zeros((2, 4, 84, 84), np.uint8),

@@ -127,7 +127,7 @@ def test_mistakes_of_a_draw():
         "and what declares its own (docs/parameters.md)"
     )
     assert "Ant-v5 by Gymnasium has no" in message(
-        parameters.unseen, replace(POOL, name="Ant-v5", backend="gym"), 0.1, 2, 1
+        parameters.draw_unseen_worlds, replace(POOL, name="Ant-v5", backend="gym"), 0.1, 2, 1
     )
     assert message(parameters.draw_worlds, replace(CART, spread={}), 0.1, [0], 1) == (
         "CartPole-v1 by jax does not say how its parameters may differ; "

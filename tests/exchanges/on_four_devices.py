@@ -13,13 +13,14 @@ from shoal.envs.registry import make
 from shoal.exchanges.exploration import read_priors
 from shoal.exchanges.make import ExchangeConfig, make_exchange
 from shoal.exchanges.routing import Transport, Way, take_drawn, taker
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.types import ExchangeState, LearnerState, Scores
 
 NUM = 8
 CONFIG = PPOConfig(hidden=(7, 5), num_envs=2, norm_obs=True)
-LEARNER = ppo(CONFIG, make("jax:CartPole-v1").spec, 10)
+LEARNER = ppo(CONFIG, make("jax:CartPole-v1").spec, LearnerContext(10))
 SELECTING = {"local_updates": 1, "min_episodes": 1}
 RING = (ExchangeConfig("gossip", 1),)
 GOSSIP = (

@@ -11,6 +11,7 @@ from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.exchanges.combinators import UNITS, absent, chain, common_start, every, none, participate, select
 from shoal.exchanges.mixing import average
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores
@@ -290,7 +291,7 @@ def test_only_the_named_parts_change_and_log_std_goes_with_the_actor(parts, chan
 
 def test_the_parts_of_a_real_network():
     """Pendulum's actor is continuous, so there is a log_std."""
-    learner = ppo(PPOConfig(hidden=(4,)), make("Pendulum-v1").spec, 1)
+    learner = ppo(PPOConfig(hidden=(4,)), make("Pendulum-v1").spec, LearnerContext(1))
     one = jax.jit(learner.init)(KEY)
     before = trees.stack([one, jax.tree.map(lambda x: x + 1, one)])
     exchange = select(["actor"], average())
@@ -307,7 +308,7 @@ def test_the_parts_of_a_real_network():
 @pytest.mark.parametrize("parts", [["actor"], ["critic"]])
 def test_what_a_critics_numbers_are_measured_by_goes_with_the_critic(parts):
     config = PPOConfig(hidden=(4,), norm_obs=True, norm_reward=True, norm_value=True)
-    learner = ppo(config, make("CartPole-v1").spec, 1)
+    learner = ppo(config, make("CartPole-v1").spec, LearnerContext(1))
     one = jax.jit(learner.init)(KEY)
     before = trees.stack([one, one._replace(statistics=jax.tree.map(lambda x: x + 4, one.statistics))])
     exchange = select(parts, average())

@@ -13,6 +13,7 @@ from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
 from shoal.exchanges import selection
 from shoal.exchanges.make import ExchangeConfig, make_exchange
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.ops.statistics import Running
@@ -96,7 +97,7 @@ class Case(NamedTuple):
 @cache
 def learner(anchored):
     config = PPOConfig(hidden=(3,), num_envs=2, norm_obs=True, prox_coef=0.1 if anchored else 0.0)
-    return ppo(config, make("CartPole-v1").spec, 10)
+    return ppo(config, make("CartPole-v1").spec, LearnerContext(10))
 
 
 def drawn(tree, seed):

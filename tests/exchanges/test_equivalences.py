@@ -12,6 +12,7 @@ import pytest
 from shoal.envs.registry import make
 from shoal.exchanges.make import ExchangeConfig
 from shoal.exchanges.mixing import average
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.runs.session import open_session, watch
@@ -78,8 +79,8 @@ def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(num
     spec = make("CartPole-v1").spec
     settings = {"num_steps": 8, "num_minibatches": 1, "update_epochs": 1, "norm_adv": "none", "hidden": (8,)}
     settings |= change
-    many = ppo(PPOConfig(num_envs=2, **settings), spec, 10, axes=("group",))
-    one = ppo(PPOConfig(num_envs=2 * num_learners, **settings), spec, 10)
+    many = ppo(PPOConfig(num_envs=2, **settings), spec, LearnerContext(10, axes=("group",)))
+    one = ppo(PPOConfig(num_envs=2 * num_learners, **settings), spec, LearnerContext(10))
     alone = one.init(KEY)
     cohort = trees.stack([many.init(KEY)] * num_learners)
     update = jax.jit(jax.vmap(many.update, axis_name="group"))
@@ -98,7 +99,7 @@ def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(num
 
 def test_without_sharing_they_would_not_be():
     spec = make("CartPole-v1").spec
-    learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(8,)), spec, 10)
+    learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(8,)), spec, LearnerContext(10))
     cohort = trees.stack([learner.init(KEY)] * 2)
     rollouts = trees.stack([random_rollout(8, 2, i) for i in range(2)])
     cohort, _ = jax.jit(jax.vmap(learner.update))(jax.random.split(KEY, 2), cohort, rollouts)

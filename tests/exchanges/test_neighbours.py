@@ -15,6 +15,7 @@ from shoal.exchanges.combinators import every, participate
 from shoal.exchanges.make import ExchangeConfig, make_exchange, penalty_weights
 from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
 from shoal.exchanges.routing import HERE, Transport
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.ops.statistics import Running
@@ -114,7 +115,11 @@ def test_a_ppo_learners_advice_is_a_loop_too(kind):
 def ppos(kind="discrete"):
     """Three learners whose networks and whose moments of observations differ."""
     spec = SPEC if kind == "discrete" else EnvSpec("a lever", "jax", Box((3,)), Box((1,), -1.0, 1.0))
-    learner = ppo(PPOConfig(num_envs=E, num_steps=T, num_minibatches=1, hidden=(4,), norm_obs=True), spec, 5)
+    learner = ppo(
+        PPOConfig(num_envs=E, num_steps=T, num_minibatches=1, hidden=(4,), norm_obs=True),
+        spec,
+        LearnerContext(5),
+    )
     cohort = jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3))
     cohort = cohort._replace(params=jax.tree.map(lambda x: 3 * x, cohort.params))
     counts = jnp.float32([10, 20, 30])
@@ -326,7 +331,7 @@ def test_two_exchanges_give_two_pieces_of_advice():
 
 
 def test_an_anchor_is_what_those_who_came_hold_now():
-    learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, 5)
+    learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, LearnerContext(5))
     cohort = jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3))
     moved = cohort._replace(params=jax.tree.map(lambda x: x + 1, cohort.params))
     _, after, metrics = anchor().apply(KEY, anchor().init(cohort)[0], moved, everyone(3, absent=[1]))
@@ -338,7 +343,7 @@ def test_an_anchor_is_what_those_who_came_hold_now():
 
 
 def test_an_anchored_federation_begins_at_its_common_start():
-    learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, 5)
+    learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, LearnerContext(5))
     exchange = make_exchange((ExchangeConfig(exchange="average"),), learner, 3, anchored=True)
     _, cohort = exchange.init(jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3)))
     jax.tree.map(np.testing.assert_array_equal, cohort.anchor, cohort.params)

@@ -14,6 +14,7 @@ from shoal.exchanges.exploration import PRIORS, Prior
 from shoal.exchanges.make import ExchangeConfig
 from shoal.exchanges.population import drawn, follow, population
 from shoal.exchanges.selection import tournament, truncation, winner
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.training.config import TrainConfig
@@ -34,7 +35,7 @@ CONFIG = PPOConfig(
     anneal_lr=False,
 )
 SPEC = EnvSpec("two choices", "jax", Box((3,)), Discrete(2))
-LEARNER = ppo(CONFIG, SPEC, 10)
+LEARNER = ppo(CONFIG, SPEC, LearnerContext(10))
 
 
 def experience(key):
@@ -300,7 +301,7 @@ def test_a_mutation_is_the_value_the_next_update_is_made_with():
         mutant, donor = trees.take(after, learner), trees.take(before, parent[learner])
         rate, gamma = mutant.hypers.learning_rate, mutant.hypers.gamma
         settings = replace(CONFIG, learning_rate=float(rate), gamma=float(gamma))
-        built = ppo(settings, SPEC, 10)
+        built = ppo(settings, SPEC, LearnerContext(10))
         own = jax.jit(built.init)(KEY).hypers
         assert bits(own) == bits(mutant.hypers)
         solo = donor._replace(hypers=own, private=trees.take(before.private, learner))

@@ -393,7 +393,7 @@ def some_cohort(num=4):
         statistics=(jnp.arange(float(num)), jax.random.normal(keys[1], (num, 2)).at[1, 0].set(jnp.nan)),
         opt_state={"count": jnp.arange(num, dtype=jnp.int32), "mu": jax.random.normal(keys[2], (num, 3))},
         hypers=(jnp.linspace(0.0, 1.0, num), -jnp.arange(float(num))),
-        memory={"num_updates": 10 * jnp.arange(num), "replay": jnp.arange(2.0 * num).reshape(num, 2)},
+        private={"num_updates": 10 * jnp.arange(num), "replay": jnp.arange(2.0 * num).reshape(num, 2)},
     )
 
 

@@ -14,6 +14,7 @@ from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.registry import register
 from shoal.errors import ShoalError
 from shoal.learners import ppo
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.wrappers.augmentation import augmented
 from shoal.nets.actor_critic import actor_critic
@@ -77,7 +78,7 @@ def turned_by_hand():
 
 def test_an_update_is_that_of_a_learner_who_saw_all_variants():
     spec = from_jax(plane()).spec
-    make = lambda config: ppo.ppo(config, spec, num_updates=10, network=NETWORK)
+    make = lambda config: ppo.ppo(config, spec, LearnerContext(num_updates=10, network=NETWORK))
     learner, plain = augmented(make, CONFIG, spec), make(replace(CONFIG, num_envs=8))
     state = jax.jit(learner.init)(KEY)
     assert state.private.discounted_return.shape == (2,)
@@ -230,6 +231,10 @@ def test_schedules_count_real_steps():
     ends = replace(CONFIG, schedules=("gamma=linear(0.5, 120 steps)",), augment=True)
     made = []
     spec = from_jax(plane()).spec
-    augmented(lambda config: made.append(config) or ppo.ppo(config, spec, num_updates=99), ends, spec)
+    augmented(
+        lambda config: made.append(config) or ppo.ppo(config, spec, LearnerContext(num_updates=99)),
+        ends,
+        spec,
+    )
     assert made[0].plan == ends.plan
     assert made[0].rollout_size == 4 * ends.rollout_size

@@ -14,6 +14,7 @@ from shoal.exchanges.make import ExchangeConfig
 from shoal.exchanges.mixing import average
 from shoal.exchanges.selection import copy_parents
 from shoal.learners import ppo
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.wrappers import curiosity
 from shoal.learners.wrappers.curiosity import WithCuriosity, curious, policy_of
@@ -43,7 +44,9 @@ VECTOR = EnvSpec("vector", "jax", Box((3,)), Discrete(3))
 
 @cache
 def learner():
-    plain = ppo.ppo(CONFIG, VECTOR, num_updates=10, network=plainly(actor_critic(hidden=(8,))))
+    plain = ppo.ppo(
+        CONFIG, VECTOR, LearnerContext(num_updates=10, network=plainly(actor_critic(hidden=(8,))))
+    )
     return plain, curious(plain, CONFIG, VECTOR)
 
 
@@ -217,7 +220,7 @@ def test_every_kind_of_learner_may_be_curious(observation, action, settings):
     """Nothing is run: the shapes say that the parts fit."""
     config = PPOConfig(**SMALL, **settings)
     spec = EnvSpec("kind", "jax", observation, action)
-    made = curious(ppo.ppo(config, spec, num_updates=10), config, spec)
+    made = curious(ppo.ppo(config, spec, LearnerContext(num_updates=10)), config, spec)
 
     def learn(key):
         state, flags = made.init(key), jnp.zeros((8, 4), bool)

@@ -9,6 +9,7 @@ import pytest
 
 from shoal.errors import ShoalError
 from shoal.learners import dqn, replay
+from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig, Hypers
 from shoal.ops import trees
 from shoal.types import Box, Discrete, EnvSpec, MultiDiscrete, PeerTargets, Rollout
@@ -33,7 +34,7 @@ BASE = {
 def lab(num_updates=100, **changes):
     """A learner, its functions compiled, and its settings."""
     config = DQNConfig(**BASE | changes)
-    made = dqn.dqn(config, SPEC, num_updates)
+    made = dqn.dqn(config, SPEC, LearnerContext(num_updates))
     return config, made._replace(act=jax.jit(made.act), update=jax.jit(made.update))
 
 
@@ -389,7 +390,7 @@ PICTURE = Box((36, 36, 1), 0, 255, "uint8")
 def test_pictures_and_vectors_are_remembered_as_they_are_and_learned_from():
     spec = EnvSpec("seen", "jax", {"eye": PICTURE, "ear": Box((2,))}, Discrete(3))
     config = DQNConfig(**BASE | {"gradient_steps": 1, "batch_size": 2, "buffer_size": 9}, norm_obs=True)
-    learner = dqn.dqn(config, spec, 10)
+    learner = dqn.dqn(config, spec, LearnerContext(10))
     rng = np.random.default_rng(0)
     eye = jnp.asarray(rng.integers(0, 256, (5, 2, 36, 36, 1)), jnp.uint8)
     ear = jnp.float32(rng.normal(size=(5, 2, 2)))
@@ -418,7 +419,7 @@ def test_pictures_and_vectors_are_remembered_as_they_are_and_learned_from():
 @pytest.mark.parametrize("space", [Box((2,), -1.0, 1.0), MultiDiscrete((2, 3))])
 def test_actions_that_are_not_choices_are_refused_in_one_line(space):
     with pytest.raises(ShoalError, match="dqn needs discrete actions, which odd does not have") as caught:
-        dqn.dqn(DQNConfig(), EnvSpec("odd", "jax", Box((3,)), space), 10)
+        dqn.dqn(DQNConfig(), EnvSpec("odd", "jax", Box((3,)), space), LearnerContext(10))
     assert "\n" not in str(caught.value)
 
 
@@ -448,7 +449,7 @@ def test_impossible_settings_are_refused(change):
 def test_learners_who_average_gradients_stay_one():
     """Each on its own batches, from its own replay."""
     config = DQNConfig(**BASE)
-    learner = dqn.dqn(config, SPEC, 100, axes=("group",))
+    learner = dqn.dqn(config, SPEC, LearnerContext(100, axes=("group",)))
     cohort = trees.stack([learner.init(KEY)] * 3)
     update = jax.jit(jax.vmap(learner.update, axis_name="group"))
     for number in range(3):
@@ -463,7 +464,9 @@ def test_learners_who_average_gradients_stay_one():
 def test_sharing_is_the_mean_of_the_gradients():
     """One plain step of three learners is the mean of the steps that each would take alone."""
     settings = BASE | {"optimiser": "sgd", "gradient_steps": 1, "learning_rate": 0.1}
-    alone, many = (dqn.dqn(DQNConfig(**settings), SPEC, 100, axes=a) for a in ((), ("group",)))
+    alone, many = (
+        dqn.dqn(DQNConfig(**settings), SPEC, LearnerContext(100, axes=a)) for a in ((), ("group",))
+    )
     cohort = trees.stack([alone.init(KEY)] * 3)
     rollouts, keys = trees.stack([random_rollout(i) for i in range(3)]), jax.random.split(KEY, 3)
     each, _ = jax.jit(jax.vmap(alone.update))(keys, cohort, rollouts)

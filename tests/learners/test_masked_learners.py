@@ -8,8 +8,10 @@ import pytest
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.probes import masked_choice
 from shoal.learners import dqn, ppo
+from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig
+from shoal.ops import peers
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import PeerTargets
@@ -43,18 +45,18 @@ def test_opinions_of_masked_policies_make_the_penalty_by_hand():
     obs = {"obs": jnp.zeros((1, 1, 1)), "action_mask": jnp.array([[[True, False, True]]])}
     for direction in ("forward", "reverse"):
         config = PPOConfig(num_envs=1, num_steps=1, num_minibatches=1, hidden=(4,), comm_direction=direction)
-        learner = ppo.ppo(config, RECIPE.spec, 1)
+        learner = ppo.ppo(config, RECIPE.spec, LearnerContext(1))
         assert learner.policy_terms is not None
         mine, other = (shaken(learner.init(jax.random.key(seed)), seed) for seed in (1, 2))
         own, theirs = (np.asarray(state.params(obs)[0], np.float64)[0, 0, [0, 2]] for state in (mine, other))
         p, q = (np.exp(x) / np.exp(x).sum() for x in (own, theirs))
         expected = (q * np.log(q / p)).sum() if direction == "forward" else (p * np.log(p / q)).sum()
         told = PeerTargets(jnp.ones((1, 1)), learner.policy_terms(other, obs))
-        setup = ppo.Setup(config, RECIPE.spec, ppo.distribution_for(RECIPE.spec.action), None, 1)
-        heard = ppo.peer_targets.aggregate(setup.distribution, direction, config.comm_form, told)
+        setup = ppo.PPOSetup(config, RECIPE.spec, ppo.distribution_for(RECIPE.spec.action), None, 1)
+        heard = peers.aggregate(setup.distribution, direction, config.comm_form, told)
         heard = heard._replace(outputs=ppo.restrict(setup, obs, heard.outputs))
         outputs = ppo.restrict(setup, obs, mine.params(obs)[0])
-        penalty = ppo.peer_targets.penalty(setup.distribution, direction, heard, outputs)
+        penalty = peers.penalty(setup.distribution, direction, heard, outputs)
         np.testing.assert_allclose(penalty[0, 0], expected, rtol=1e-3, atol=1e-6)
         assert learner.distance is not None
         apart = (p * np.log(p / q)).sum()
@@ -70,7 +72,7 @@ def shaken(state, seed):
 
 
 def test_the_mask_is_neither_standardised_nor_seen():
-    learner = ppo.ppo(PPO, RECIPE.spec, 1)
+    learner = ppo.ppo(PPO, RECIPE.spec, LearnerContext(1))
     state = learner.init(jax.random.key(0))
     assert state.statistics.obs.keys() == {"obs"}
     assert state.params.encoder.num_out == 1
@@ -88,9 +90,11 @@ def test_random_actions_are_drawn_evenly_from_those_allowed():
 def test_targets_are_of_allowed_actions_only():
     """Q' = (1, 9, 3) of which the second is forbidden: the target is 0 + gamma 3, chosen by Q = (2, 9, 5)."""
     config = DQNConfig(num_envs=1, batch_size=1, buffer_size=4, learning_starts=0, hidden=(4,))
-    setup = dqn.Setup(config, RECIPE.spec, 3, 1)
+    setup = dqn.DQNSetup(config, RECIPE.spec, 3, 1)
     obs = {"action_mask": jnp.array([[True, False, True]])}
     judged = dqn.judge(setup, lambda obs: jnp.array([[1.0, 9.0, 3.0]]), obs)
     chosen = jnp.argmax(dqn.judge(setup, lambda obs: jnp.array([[2.0, 9.0, 5.0]]), obs), -1)
     assert dqn.pick(judged, chosen).tolist() == [3.0]
-    assert dqn.told(setup, lambda obs: jnp.array([[1.0, 9.0, 3.0]]), obs).tolist() == [[1.0, 0.0, 3.0]]
+    assert dqn.compared_values(setup, lambda obs: jnp.array([[1.0, 9.0, 3.0]]), obs).tolist() == [
+        [1.0, 0.0, 3.0]
+    ]

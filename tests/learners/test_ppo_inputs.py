@@ -10,6 +10,7 @@ import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners import ppo
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
 from shoal.nets import layers
 from shoal.ops.statistics import Running
@@ -117,7 +118,9 @@ def test_the_environment_gets_the_clipped_action_and_the_learner_keeps_its_own()
         step=lambda key, state, action, params: (action, 0.0, False),
         observe=lambda state, params: state,
     )
-    learner = ppo.ppo(PPOConfig(num_envs=4, hidden=(4,), init_log_std=1.5), echo.spec, num_updates=1)
+    learner = ppo.ppo(
+        PPOConfig(num_envs=4, hidden=(4,), init_log_std=1.5), echo.spec, LearnerContext(num_updates=1)
+    )
     env = from_jax(echo).build(np.zeros((1, 4), np.uint32), False)
 
     @jax.jit

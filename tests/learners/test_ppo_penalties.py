@@ -194,7 +194,7 @@ def test_the_distance_is_the_kl_of_ones_own_policy_from_the_others():
 
 def test_distances_and_opinions_read_parameters_and_statistics_alone():
     setup, (_, states) = setup_for(ONCE), learner(ONCE)
-    own, other = (s._replace(opt_state=(), hypers=(), memory=()) for s in states[:2])
+    own, other = (s._replace(opt_state=(), hypers=(), private=()) for s in states[:2])
     obs = rollout_for(setup, states[0]).obs
     jax.tree.map(
         np.testing.assert_array_equal,

@@ -14,6 +14,7 @@ from shoal.envs.adapters.jax_env import from_jax
 from shoal.errors import ShoalError
 from shoal.exchanges.make import ExchangeConfig
 from shoal.learners import ppo, sequences
+from shoal.learners.context import LearnerContext
 from shoal.learners.minibatches import arrange, shuffles, stratify
 from shoal.learners.ppo import PPOConfig
 from shoal.nets.recurrent import GRU, LSTM, recurrent_actor_critic
@@ -25,7 +26,7 @@ from shoal.training.episode import trajectory
 from shoal.training.evaluate import evaluate, greedy
 from shoal.training.loop import train
 from shoal.training.program import make_trainer
-from shoal.training.rollout import begin, collect
+from shoal.training.rollout import collect, reset_envs
 from shoal.types import Box, Discrete, EnvSpec, Rollout
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
@@ -173,13 +174,13 @@ def played(kind, ending):
     """A learner after an update, its second rollout, and the state with which it began that."""
     recipe = from_jax(ENDING[ending])
     config = PPOConfig(**SMALL, memory=kind, norm_obs=True, learning_rate=0.01)
-    learner = ppo.ppo(config, recipe.spec, num_updates=10)
+    learner = ppo.ppo(config, recipe.spec, LearnerContext(num_updates=10))
     env = recipe.build(np.zeros((1, 4), np.uint32), False)
 
     @jax.jit
     def play():
         state = jax.tree.map(lambda x: x[None], learner.init(KEY))
-        worlds = begin(env, jax.random.split(KEY, (1, 4)), ())
+        worlds = reset_envs(env, jax.random.split(KEY, (1, 4)), ())
         worlds, state, first = collect(env, learner, 7, jax.random.split(KEY, 1), state, worlds)
         alone = jax.tree.map(lambda x: x[:, 0], first)._replace(last_obs=first.last_obs[0])
         updated, _ = learner.update(KEY, trees.take(state, 0), alone)
@@ -278,7 +279,11 @@ def test_sequences_must_divide_evenly():
     with pytest.raises(ShoalError, match=r"= 7 does not divide the 4 environments$"):
         PPOConfig(**settings, memory="gru")
     with pytest.raises(ShoalError, match="= 2 does not divide the 1 environments of each of 4 devices"):
-        ppo.ppo(PPOConfig(**SMALL, memory="gru"), ENDING["terminated"].spec, num_updates=1, shards=4)
+        ppo.ppo(
+            PPOConfig(**SMALL, memory="gru"),
+            ENDING["terminated"].spec,
+            LearnerContext(num_updates=1, shards=4),
+        )
 
 
 @pytest.mark.parametrize("action", [Discrete(3), Box((2,), -1.0, 1.0)])
@@ -286,7 +291,7 @@ def test_pictures_and_named_parts_are_remembered_too(action):
     """Nothing is run: the shapes say that the parts fit."""
     boxes = {"eye": Box((36, 36, 1), 0, 255, "uint8"), "ear": Box((2,))}
     spec = EnvSpec("senses", "jax", boxes, action)
-    learner = ppo.ppo(PPOConfig(**SMALL, memory="gru", norm_obs=True), spec, num_updates=10)
+    learner = ppo.ppo(PPOConfig(**SMALL, memory="gru", norm_obs=True), spec, LearnerContext(num_updates=10))
 
     def learn(key):
         state, flags = learner.init(key), jnp.zeros((7, 4), bool)
@@ -332,7 +337,7 @@ def rememberer(learner):
 def by_hand(longest):
     recipe = from_jax(probes.recall(longest, shortest=longest - 1))
     config = PPOConfig(**SMALL | {"memory_size": 1}, memory="lstm")
-    return recipe, rememberer(ppo.ppo(config, recipe.spec, num_updates=1))
+    return recipe, rememberer(ppo.ppo(config, recipe.spec, LearnerContext(num_updates=1)))
 
 
 def test_memories_outlast_rollouts_and_end_with_episodes():
@@ -340,7 +345,7 @@ def test_memories_outlast_rollouts_and_end_with_episodes():
     recipe, learner = by_hand(12)
     learner, env = greedy(learner), recipe.build(np.zeros((1, 4), np.uint32), False)
     state = jax.tree.map(lambda x: x[None], learner.init(KEY))
-    worlds = begin(env, jax.random.split(KEY, (1, 4)), ())
+    worlds = reset_envs(env, jax.random.split(KEY, (1, 4)), ())
     go_on = jax.jit(lambda key, state, worlds: collect(env, learner, 5, key, state, worlds)[:2])
     for key in jax.random.split(KEY, 40):
         worlds, state = go_on(key[None], state, worlds)

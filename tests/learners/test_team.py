@@ -11,6 +11,7 @@ import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.errors import ShoalError
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.wrappers.match import both, match
 from shoal.learners.wrappers.team import team
@@ -19,7 +20,7 @@ from shoal.learners.wrappers.team_views import sight, sight_space
 from shoal.training.config import TrainConfig
 from shoal.training.loop import progress_reports
 from shoal.training.program import make_trainer
-from shoal.training.rollout import begin, collect
+from shoal.training.rollout import collect
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout
 
 T, E, A = 8, 4, 3
@@ -63,7 +64,9 @@ def spec_of(**given):
 
 
 def made(config, spec):
-    return team(lambda seen, num: ppo(replace(config, num_envs=num), seen, 10), config, spec, E)
+    return team(
+        lambda seen, num: ppo(replace(config, num_envs=num), seen, LearnerContext(10)), config, spec, E
+    )
 
 
 def made_up(key, spec=None, **parts):
@@ -92,7 +95,9 @@ def test_agents_of_one_policy_are_rows_of_one_learner():
     state = learner.init(jax.random.key(0))
     after, metrics = jax.jit(learner.update)(jax.random.key(2), state, rollout)
 
-    alone = ppo(replace(config, num_envs=E * A), EnvSpec("one", "jax", Box((2,)), Discrete(4)), 10)
+    alone = ppo(
+        replace(config, num_envs=E * A), EnvSpec("one", "jax", Box((2,)), Discrete(4)), LearnerContext(10)
+    )
     flat = lambda x: x.reshape(T, E * A, *x.shape[3:])
     repeated = lambda x: jnp.repeat(x, A, 1)
     rows = Rollout(
@@ -221,7 +226,9 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     """In worlds 2 and 3 of 4 a past self plays the first, then the second team."""
     algo = PPOConfig(num_envs=4, num_steps=8, num_minibatches=1, hidden=(4,), past_selves=2, snapshot_every=3)
     env = game(PENNIES, teams=(0, 1))
-    learner = team(lambda seen, num: ppo(replace(algo, num_envs=num), seen, 10), algo, env.spec, 4)
+    learner = team(
+        lambda seen, num: ppo(replace(algo, num_envs=num), seen, LearnerContext(10)), algo, env.spec, 4
+    )
     state = jax.jit(learner.init)(jax.random.key(0))
 
     def always(choice, params):
@@ -237,7 +244,7 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     state = state._replace(params=now, private=state.private._replace(past=past))
     cohort = jax.tree.map(lambda x: x[None], state)
     rows = from_jax(env).build(np.zeros((1, 4), np.uint32), False)
-    worlds = jax.jit(partial(begin, rows))(jax.random.split(jax.random.key(1), (1, 4)), ())
+    worlds = jax.jit(partial(reset_envs, rows))(jax.random.split(jax.random.key(1), (1, 4)), ())
     play = jax.jit(partial(collect, rows, learner, 8))
     _, _, rollout = play(jax.random.split(jax.random.key(2), 1), cohort, worlds)
     expected = np.array([[0, 0], [0, 0], [1, 0], [0, 1]])

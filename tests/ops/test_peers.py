@@ -80,12 +80,12 @@ def payer(kind, direction, form):
     """(outputs, advice) -> the penalties (B,), and the gradient of their sum, compiled."""
     d = distribution_for(SPACES[kind])
 
-    def pay(outputs, peers):
-        each = peers.penalty(d, direction, peers.aggregate(d, direction, form, peers), outputs)
+    def pay(outputs, targets):
+        each = peers.penalty(d, direction, peers.aggregate(d, direction, form, targets), outputs)
         return jnp.sum(each), each
 
-    def both(outputs, peers):
-        gradient, each = jax.grad(pay, has_aux=True)(outputs, peers)
+    def both(outputs, targets):
+        gradient, each = jax.grad(pay, has_aux=True)(outputs, targets)
         return each, gradient
 
     return jax.jit(both)
@@ -206,8 +206,8 @@ def test_two_normals_by_hand():
         np.testing.assert_allclose(value, [1.0], rtol=1e-5)
         pull = -2.0 if direction == "forward" else 0.0  # they spread more widely than one, or as much
         np.testing.assert_allclose(gradient, [[0.0, pull]], atol=1e-5)
-    peers = given("box", "forward", "mixture", [1, 1], theirs)
-    value, gradient = payer("box", "forward", "mixture")(own, peers)
+    targets = given("box", "forward", "mixture", [1, 1], theirs)
+    value, gradient = payer("box", "forward", "mixture")(own, targets)
     np.testing.assert_allclose(value, [0.5 * (2 - 1 - np.log(2))], rtol=1e-5)
     np.testing.assert_allclose(gradient, [[0.0, -1.0]], atol=1e-5)
 
@@ -219,11 +219,11 @@ def test_nobodys_advice_costs_nothing(kind, form, direction):
     """Exactly 0, with a gradient of exactly 0, beside samples that somebody does advise."""
     own, theirs = policies(kind)
     own = own.at[0].set(40.0)  # so far from everything that 0 * KL must not become 0 * inf
-    peers = given(kind, direction, form, WEIGHTS, theirs)
+    targets = given(kind, direction, form, WEIGHTS, theirs)
     nobody = jnp.arange(NUM_OBS) < 3
-    silent = jax.tree.map(lambda x: jnp.where(nobody.reshape(-1, *[1] * (x.ndim - 1)), 0.0, x), peers)
+    silent = jax.tree.map(lambda x: jnp.where(nobody.reshape(-1, *[1] * (x.ndim - 1)), 0.0, x), targets)
     value, gradient = payer(kind, direction, form)(own, silent)
-    alone, _ = payer(kind, direction, form)(own, peers)
+    alone, _ = payer(kind, direction, form)(own, targets)
     assert not value[:3].any()
     assert not gradient[:3].any()
     np.testing.assert_array_equal(value[3:], alone[3:])
@@ -243,8 +243,8 @@ def test_certain_policies_stay_finite(kind, form, direction):
     theirs = jnp.float32([[x] * 3 for x in (sure, unsure, other)]).reshape(1, 9, size)
     both = jnp.concatenate([theirs, jnp.roll(theirs, 1, 1)])
     for advisers in (theirs, both):
-        peers = given(kind, direction, form, [2.0] * len(advisers), advisers)
-        value, gradient = payer(kind, direction, form)(own, peers)
+        targets = given(kind, direction, form, [2.0] * len(advisers), advisers)
+        value, gradient = payer(kind, direction, form)(own, targets)
         assert np.isfinite(value).all()
         assert np.isfinite(gradient).all()
         if kind != "box":  # m2 - mean^2 has few digits left where deviations are far below the means

@@ -10,6 +10,7 @@ from shoal.distributed.mesh import make_mesh
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.exchanges.make import ExchangeConfig, make_exchange
+from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.runs.config import (
     default_folder,
@@ -23,8 +24,7 @@ from shoal.runs.config import (
 from shoal.runs.metrics import read_metrics
 from shoal.runs.session import choose, open_run, open_session, places, world_of
 from shoal.training.config import TrainConfig
-from shoal.training.parts import worlds_of
-from shoal.training.program import exchange_of
+from shoal.training.parts import make_exchange_for, worlds_of
 from shoal.types import Box, Discrete, EnvSpec
 
 SMALL = {
@@ -212,7 +212,7 @@ def test_a_list_of_nothing_is_nothing_or_refused(listed):
 )
 def test_what_the_learners_do_not_fit_is_refused(exchange, message):
     spec = EnvSpec("two choices", "jax", Box((3,)), Discrete(2))
-    learner = ppo(PPOConfig(**SMALL), spec, 4)
+    learner = ppo(PPOConfig(**SMALL), spec, LearnerContext(4))
     cohort = jax.eval_shape(jax.vmap(learner.init), jax.random.split(jax.random.key(0), 4))
     begin = lambda cohort: make_exchange((ExchangeConfig(**exchange),), learner, 4).init(cohort)
     with pytest.raises(ShoalError, match=message):
@@ -338,5 +338,5 @@ def test_learners_near_what_they_received_received_their_encoder_too():
     config = replace(PLAIN, algo=PPOConfig(**SMALL, prox_coef=0.1), exchanges=(parts,))
     mesh = make_mesh(PLAIN.learners)
     with pytest.raises(ShoalError, match="exchange the encoder, too"):
-        exchange_of(config, ppo(config.algo, picture, 1), mesh, 1)
-    assert exchange_of(config, ppo(config.algo, make("CartPole-v1").spec, 1), mesh, 1)
+        make_exchange_for(config, ppo(config.algo, picture, LearnerContext(1)), mesh, 1)
+    assert make_exchange_for(config, ppo(config.algo, make("CartPole-v1").spec, LearnerContext(1)), mesh, 1)
