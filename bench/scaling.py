@@ -116,7 +116,7 @@ def one_rank(rank: int, coordinator: str, repeats: int) -> None:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from shoal.distributed.launch import end_with_launcher
-    from shoal.distributed.processes import join
+    from shoal.distributed.processes import ProcessInfo, join
 
     end_with_launcher()
     join(ProcessInfo(rank, 2, coordinator))

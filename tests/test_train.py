@@ -62,7 +62,7 @@ def rows(state, index):
     world = trees.merge_axes(trees.take(trees.split_axis(state.envs.state, num_learners), index))
     pick = partial(trees.take, index=index)
     worlds = state.envs._replace(state=world, step=pick(state.envs.step), episodes=pick(state.envs.episodes))
-    return state._replace(cohort=pick(state.cohort), worlds=worlds, keys=state.keys[index])
+    return state._replace(cohort=pick(state.cohort), envs=worlds, keys=state.keys[index])
 
 
 def assert_close(a, b):

@@ -56,15 +56,15 @@ def check_against(name, payment, trace):
     state, expected = as_state(rules, trace), as_state(rules, trace, "next_")
     action, ranks = (jnp.asarray(trace[key], jnp.int32) for key in ("action", "ranks"))
     target = np.asarray(jax.jit(jax.vmap(partial(wanted, rules)))(state, action))
-    run_on_first = ~np.array([by_hashes(*row) for row in zip(state.place, target, strict=True)])
-    assert run_on_first.mean() > 0.995
+    settled = ~np.array([by_hashes(*row) for row in zip(state.place, target, strict=True)])
+    assert settled.mean() > 0.995
 
     after, reward = jax.device_get(jax.jit(jax.vmap(partial(advance, rules)))(state, action, ranks))
     fields = set(WarehouseState._fields) - (set() if payment == "twostage" else {"delivered"})
     for field in fields:
-        ours, theirs = (getattr(x, field)[run_on_first] for x in (after, expected))
+        ours, theirs = (getattr(x, field)[settled] for x in (after, expected))
         np.testing.assert_array_equal(ours, theirs, field)
-    np.testing.assert_array_equal(reward[run_on_first], trace["reward"][run_on_first])
+    np.testing.assert_array_equal(reward[settled], trace["reward"][settled])
     np.testing.assert_array_equal(
         jax.jit(jax.vmap(lambda state: observe(rules, state, ())))(expected), trace["next_obs"]
     )

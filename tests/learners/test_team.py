@@ -20,7 +20,7 @@ from shoal.learners.wrappers.team_views import sight, sight_space
 from shoal.training.config import TrainConfig
 from shoal.training.loop import progress_reports
 from shoal.training.program import make_trainer
-from shoal.training.rollout import collect
+from shoal.training.rollout import collect, reset_envs
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout
 
 T, E, A = 8, 4, 3
