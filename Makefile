@@ -1,16 +1,24 @@
-# make demo   set up, then train CartPole-v1 before your eyes
-# make test   set up, then run the checks and the tests (what CI runs)
+# make demo       set up, then train CartPole-v1 before your eyes
+# make test       set up, then run the checks and the quick tests
+# make test-all   the slow tests as well: learning, several processes, four devices, kills (what CI runs)
 
 PYTHON ?= python3
-BIN := .venv/bin
+# scripts in .venv/bin do not start where the path has a space in it: python -m does
+RUN := .venv/bin/python -m
+PYTEST := $(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test setup check format learn bench docs gallery clean
+.PHONY: demo test test-slow test-all setup check format bench docs gallery clean
 
 demo: setup
-	$(BIN)/shoal train CartPole-v1 --seed 1
+	$(RUN) shoal.cli train CartPole-v1 --seed 1
 
 test: check
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
+	$(PYTEST) -m 'not slow'
+
+test-slow: setup
+	$(PYTEST) -m slow
+
+test-all: test test-slow
 
 setup: .venv/installed
 
@@ -18,37 +26,33 @@ setup: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Shoal needs Python 3.11 or newer; try make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(RUN) pip install --quiet --upgrade pip
+	$(RUN) pip install --quiet --editable '.[dev]'
 	@touch $@
 
 check: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/pyright
-	$(BIN)/lint-imports
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) pyright
+	.venv/bin/python -c 'from importlinter.cli import lint_imports_command as check; check()'
 
 format: setup
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
-
-# tests compile in a hurry, which does not pay where they run for long
-learn: setup
-	XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=3" $(BIN)/pytest -m learn tests/learning
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
 
 bench: setup
-	$(BIN)/python bench/run.py
+	.venv/bin/python bench/run.py
 
 docs: setup
-	$(BIN)/python docs/images/cartpole.py
-	$(BIN)/python docs/images/federation.py
-	$(BIN)/python docs/images/walker.py
-	$(BIN)/python docs/images/pendulum.py
+	.venv/bin/python docs/images/cartpole.py
+	.venv/bin/python docs/images/federation.py
+	.venv/bin/python docs/images/walker.py
+	.venv/bin/python docs/images/pendulum.py
 
 # from the runs of bench/results.py; make gallery RUNS=folder
 RUNS ?= runs/results/ppo
 gallery: setup
-	$(BIN)/python bench/gallery.py --runs $(RUNS)
+	.venv/bin/python bench/gallery.py --runs $(RUNS)
 
 clean:
 	rm -rf .venv .venv-peers

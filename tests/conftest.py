@@ -12,7 +12,7 @@ OLDER = " --xla_cpu_use_fusion_emitters=false" if jax.__version_info__ < (0, 11,
 HASTE = "--xla_backend_optimization_level=0" + OLDER
 """Most of the time of most tests is compiling: this more than halves it. The processes they start inherit it.
 
-XLA_FLAGS=--xla_backend_optimization_level=3 has programs compiled as they are for users (make learn).
+XLA_FLAGS=--xla_backend_optimization_level=3 has programs compiled as they are for users.
 """
 
 flags = os.environ.get("XLA_FLAGS", "")
