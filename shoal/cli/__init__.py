@@ -1,5 +1,1 @@
 """The command `shoal`."""
-
-from shoal.cli.main import main
-
-__all__ = ["main"]
