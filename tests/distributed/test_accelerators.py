@@ -22,6 +22,6 @@ def asked(monkeypatch):
 def test_threads_are_limited_on_a_cpu_only(asked, monkeypatch, plugins, platforms, limited):
     """NPROC=1 would leave XLA one thread to compile GPU programs with."""
     monkeypatch.setattr(mesh, "entry_points", lambda group: plugins)
-    monkeypatch.setattr(type(jax.config), "jax_platforms", platforms, raising=False)
+    monkeypatch.setattr(jax.config, "read", lambda name: platforms)
     mesh.set_cpu_devices(num_learners=4, work=1)
     assert ("jax_num_cpu_devices" in asked) is limited
