@@ -154,9 +154,8 @@ def set_cpu_devices(num_learners: int, work: int, shape: tuple[int, int] | None 
 
 def may_have_accelerator() -> bool:
     """Whether JAX has a plugin for other devices than the CPU; asking does not start them."""
-    asked = jax.config.read("jax_platforms")
-    plugins = entry_points(group="jax_plugins")
-    return asked != "cpu" and (bool(plugins) or find_spec("libtpu") is not None)
+    plugins = entry_points(group="jax_plugins") or find_spec("libtpu")
+    return os.environ.get("JAX_PLATFORMS") != "cpu" and bool(plugins)
 
 
 def num_cores() -> int:

@@ -17,11 +17,11 @@ def asked(monkeypatch):
 
 @pytest.mark.parametrize(
     ("plugins", "platforms", "limited"),
-    [([], None, True), (["xla_cuda12"], None, False), (["xla_cuda12"], "cpu", True)],
+    [([], "", True), (["xla_cuda12"], "", False), (["xla_cuda12"], "cpu", True)],
 )
 def test_threads_are_limited_on_a_cpu_only(asked, monkeypatch, plugins, platforms, limited):
     """NPROC=1 would leave XLA one thread to compile GPU programs with."""
     monkeypatch.setattr(mesh, "entry_points", lambda group: plugins)
-    monkeypatch.setattr(jax.config, "read", lambda name: platforms)
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
     mesh.set_cpu_devices(num_learners=4, work=1)
     assert ("jax_num_cpu_devices" in asked) is limited
