@@ -48,7 +48,7 @@ class MultiBinary:
 
 ActionSpace: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
 ObservationSpace: TypeAlias = Box | dict[str, Box]
-"""A box, or named boxes. Discrete observations become one-hot boxes at the environment's door."""
+"""A box, or named boxes. Discrete observations become one-hot boxes."""
 
 
 class Augmentation(NamedTuple):
@@ -74,7 +74,7 @@ class EnvSpec:
     """Which of them differ between drawn worlds: name -> (scale, low, high), so that a world of spread s
     has value clip(default + scale s N(0, 1), low, high)."""
     agents: int | None = None
-    """How many act in one world; None where there is no axis of agents. Spaces are one agent's."""
+    """How many act in one environment; None where there is no axis of agents. Spaces are one agent's."""
     teams: tuple[int, ...] = ()
     """The team of each agent, counted from 0; () where all play for one."""
     shortest: int = 1
@@ -85,6 +85,11 @@ class EnvSpec:
     """Whether a saved environment continues mid-episode, bit for bit."""
     augment: Augmentation | None = field(default=None, hash=False)
     """Variants of observations that are as good as the observation; None where it offers none."""
+
+    @property
+    def agent_axis(self) -> tuple[int, ...]:
+        """(A,), or () where there is no axis of agents."""
+        return () if self.agents is None else (self.agents,)
 
 
 class TimeStep(NamedTuple):
@@ -137,7 +142,7 @@ class EnvRecipe(NamedTuple):
 
     spec: EnvSpec
     build: Callable[[np.ndarray, bool], Env]
-    may_raise: bool = False  # whether its steps are a person's Python, called from the program
+    may_raise: bool = False  # whether its steps call Python, which can raise an exception
 
 
 class JaxEnv(NamedTuple):
@@ -150,11 +155,11 @@ class JaxEnv(NamedTuple):
     augment(obs) -> (K, ...), variants of an observation, itself the first, in which the same actions earn the
         same rewards; None where there are none
 
-    The time limit (`spec.max_episode_steps`), the automatic reset, the batch of rows and the
-    clipping of actions to `spec.action` are added at the door (`envs/functional.py`).
+    `envs/adapters/jax_env.py` adds the time limit (`spec.max_episode_steps`), the automatic reset, the batch
+    and the clipping of actions to `spec.action`.
 
-    Where `spec.agents` is A, a row is a world with A agents in it: actions, rewards and every part of an
-    observation have a leading axis A, and `terminated` is the world's.
+    Where `spec.agents` is A, actions, rewards and every part of an observation have a leading axis A;
+    `terminated` is one for all.
     """
 
     spec: EnvSpec

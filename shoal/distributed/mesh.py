@@ -174,6 +174,16 @@ def on_each_device(mesh: Mesh, function: Callable, in_specs, out_specs) -> Calla
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
+def local_device_index(num_devices: int) -> Array | int:
+    """Which of this process's devices runs this code, in a mesh; 0 where there is one.
+
+    The mesh lists the devices process by process, the same number for each.
+    """
+    if num_devices == 1:
+        return 0
+    return jax.lax.rem(jax.lax.axis_index(("learners", DATA)), num_devices)
+
+
 def group_size(mesh: Mesh, num_learners: int) -> int:
     """How many of its learners a device updates at a time: on an accelerator all of them.
 

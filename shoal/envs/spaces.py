@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as ours, and the conversion of every observation and action at the door.
+"""Gymnasium's spaces as ours, and the conversion of observations and actions between the two.
 
 Observations, a leaf of the space at a time:
 
@@ -30,16 +30,16 @@ from shoal.ops.masks import ACTION_MASK
 from shoal.types import ActionSpace, Box, Discrete, MultiBinary, MultiDiscrete, ObservationSpace
 
 Convert = Callable[[Any], Any]
-"""Both NumPy's arrays and JAX's pass, so one door serves callbacks and compiled code."""
+"""Takes NumPy's arrays and JAX's, so it works in callbacks and in compiled code."""
 
 _MAX_CHOICES = 2**16
-"""An integer box wider than this is no set of choices."""
+"""The widest integer box that is taken for a set of choices."""
 
 
-def adapter(
+def adapt(
     observation_space: gs.Space, action_space: gs.Space, name: str
 ) -> tuple[ObservationSpace, Convert, ActionSpace, Convert]:
-    """Both doors of an environment, which fit each other."""
+    """Our spaces of an environment and the conversions; `name` is for errors."""
     observation, observe = adapt_observation(observation_space, name)
     action, act = adapt_action(action_space, name)
     mask = observation.get(ACTION_MASK) if isinstance(observation, dict) else None
@@ -49,8 +49,8 @@ def adapter(
     return observation, observe, action, act
 
 
-def beside_mask(space: gs.Space, actions: gs.Discrete) -> gs.Dict:
-    """The space of observations that a mask is told beside of."""
+def add_mask(space: gs.Space, actions: gs.Discrete) -> gs.Dict:
+    """The space of observations that come with a mask of `actions`."""
     return gs.Dict({"obs": space, ACTION_MASK: gs.MultiBinary(int(actions.n))})
 
 
@@ -58,12 +58,12 @@ def adapt_observation(space: gs.Space, name: str) -> tuple[ObservationSpace, Con
     """Our space, and the function from a batch of raw observations (N, ...) to ours; `name` is for errors."""
     if not isinstance(space, (gs.Dict, gs.Tuple)):
         return _observation_leaf(space, name)
-    adapter = {"/".join(path): (path, *_observation_leaf(leaf, name)) for path, leaf in _leaves(space)}
+    parts = {"/".join(path): (path, *_observation_leaf(leaf, name)) for path, leaf in _leaves(space)}
 
     def convert(raw):
-        return {key: leaf_convert(_follow(raw, path)) for key, (path, _, leaf_convert) in adapter.items()}
+        return {key: leaf_convert(_follow(raw, path)) for key, (path, _, leaf_convert) in parts.items()}
 
-    return {key: box for key, (_, box, _) in adapter.items()}, convert
+    return {key: box for key, (_, box, _) in parts.items()}, convert
 
 
 def adapt_action(space: gs.Space, name: str) -> tuple[ActionSpace, Convert]:
@@ -127,7 +127,7 @@ def _real_box(shape: tuple[int, ...], low: np.ndarray, high: np.ndarray) -> Box:
 
 
 def _one_hot(nums: np.ndarray, start: np.ndarray) -> tuple[Box, Convert]:
-    part = np.repeat(np.arange(len(nums)), nums)  # which of the choices this place belongs to
+    part = np.repeat(np.arange(len(nums)), nums)  # which of the choices this number belongs to
     value = np.concatenate([first + np.arange(num) for num, first in zip(nums, start, strict=True)])
 
     def convert(raw):
@@ -195,8 +195,3 @@ def _brief(space: gs.Space) -> str:
     """The space on one line, cut where its bounds run long."""
     text = " ".join(str(space).split())
     return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-def axis_of(agents: int | None) -> tuple[int, ...]:
-    """The axis of agents, where there is one."""
-    return () if agents is None else (agents,)

@@ -22,7 +22,7 @@ from shoal.distributed.processes import (
     rank,
     run_on_first,
 )
-from shoal.envs.adapters.gymnasium import EnvironmentCrashed
+from shoal.envs.adapters.host import EnvironmentCrashed
 from shoal.envs.registry import make
 from shoal.envs.worlds import parameters
 from shoal.envs.worlds.levels import has_levels, level_options

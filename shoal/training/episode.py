@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.adapters.gymnasium import raise_crash
+from shoal.envs.adapters.host import raise_crash
 from shoal.ops import trees
 from shoal.training.evaluate import check_params, greedy, player
 from shoal.training.rollout import act, begin_acting, draw_noise, raw_outcome, reset_envs

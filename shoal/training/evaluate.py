@@ -11,7 +11,7 @@ from jax import Array
 from jax.sharding import NamedSharding
 
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED, make_mesh, on_each_device
-from shoal.envs.adapters.gymnasium import raise_crash
+from shoal.envs.adapters.host import raise_crash
 from shoal.errors import ShoalError
 from shoal.ops import trees
 from shoal.training.rollout import (

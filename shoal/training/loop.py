@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from shoal.distributed.processes import FailedElsewhere, broadcast_from_first, fetch, first_rank_where
-from shoal.envs.adapters.gymnasium import take_crash
+from shoal.envs.adapters.host import take_crash
 from shoal.training.config import TrainConfig
 from shoal.training.profile import Profile, staged
 from shoal.training.program import Progress, Trainer, TrainState, make_trainer

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.adapters.envpool import UnknownOptions
 from shoal.envs.adapters.gymnasium import gym_recipe
+from shoal.envs.adapters.suite import UnknownOptions
 from shoal.envs.registry import make
 from shoal.learners.ppo import PPOConfig
 from shoal.training.config import TrainConfig

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.cli import main as cli
+from shoal.cli.main import main
 from shoal.envs.adapters.gymnasium import gym_recipe, import_gymnasium
 from shoal.envs.worlds import parameters
-from shoal.envs.worlds.gymnasium import OURS, by_row, completed, register_ours
+from shoal.envs.worlds.gymnasium import OURS, complete_world, register_ours, worlds_by_env
 from shoal.errors import ShoalError
 from shoal.learners.context import LearnerContext
 from shoal.training.episode import episode
@@ -147,12 +147,12 @@ def test_every_row_is_in_its_own_world_and_stays_there():
 
 
 def test_a_world_arrives_in_the_numbers_it_was_declared_in():
-    assert by_row({"a": np.float32([0.6, 13, -1e-3]), "b": np.float32([1 / 3, 0, 2])}) == [
+    assert worlds_by_env({"a": np.float32([0.6, 13, -1e-3]), "b": np.float32([1 / 3, 0, 2])}) == [
         {"a": 0.6, "b": 0.33333334},
         {"a": 13.0, "b": 0.0},
         {"a": -0.001, "b": 2.0},
     ]
-    assert by_row(()) == by_row(None) == []
+    assert worlds_by_env(()) == worlds_by_env(None) == []
 
 
 def test_another_world_is_entered_from_the_same_start():
@@ -214,9 +214,9 @@ def test_the_command_line_trains_and_evaluates_in_drawn_worlds(tmp_path, capsys)
     small = {"num-envs": 2, "num-steps": 8, "num-minibatches": 1, "update-epochs": 1, "steps": 16}
     flags = [f"--{name}={value}" for name, value in small.items()]
     worlds = ["--learners", "2", "--env-spread", "1"]
-    assert cli.main(["train", "test/Hill-v0", *worlds, *flags, "--out", run]) == 0
+    assert main(["train", "test/Hill-v0", *worlds, *flags, "--out", run]) == 0
     capsys.readouterr()
-    assert cli.main(["eval", run, "--episodes", "2", "--each-world", "--json"]) == 0
+    assert main(["eval", run, "--episodes", "2", "--each-world", "--json"]) == 0
     rows = {(row["learner"], row["world"]): row["return_mean"] for row in json.loads(capsys.readouterr().out)}
     assert rows[0, "own"] == rows[0, "world 0"] != rows[0, "world 1"]
     assert rows[1, "own"] == rows[1, "world 1"] != rows[1, "unseen"]
@@ -228,7 +228,7 @@ def test_mistakes_are_said_in_gymnasiums_terms():
     with pytest.raises(ShoalError, match=r"^learner 0: no parameter 'slop'; test/Hill-v0 has slope, colour$"):
         parameters.read_worlds(gym_recipe("test/Hill-v0", {}).spec, [{"slop": 1}], [0])
     with pytest.raises(TypeError, match=r"^unexpected keyword 'slop': a world here has slope, colour$"):
-        completed({"slop": 1}, Hill.world_params)
+        complete_world({"slop": 1}, Hill.world_params)
 
 
 def test_ours_are_in_gymnasiums_registry_once():
@@ -240,9 +240,9 @@ def test_ours_are_in_gymnasiums_registry_once():
 
 
 def test_the_environment_in_the_documentation_works():
-    page = (Path(__file__).parents[2] / "docs" / "parameters.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "worlds.md").read_text()
     *_, block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(compile(block.partition("for report")[0], "docs/parameters.md", "exec"), {})
+    exec(compile(block.partition("for report")[0], "docs/worlds.md", "exec"), {})
     recipe = gym_recipe("Sledge-v0", {})
     env = recipe.build(np.array([[1, 1]], np.uint32), False)
     params = parameters.read_worlds(recipe.spec, [{"mass": 1}, {"mass": 2}], [0, 1])

@@ -8,8 +8,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from jax.sharding import Mesh, PartitionSpec
 
-from shoal.envs.adapters.envpool import UnknownOptions
-from shoal.envs.adapters.gymnasium import EnvironmentCrashed, gym_recipe, take_crash
+from shoal.envs.adapters.gymnasium import gym_recipe
+from shoal.envs.adapters.host import EnvironmentCrashed, take_crash
+from shoal.envs.adapters.suite import UnknownOptions
 from shoal.errors import ShoalError
 
 

@@ -7,10 +7,11 @@ import sys
 import gymnasium
 import pytest
 
-from shoal.envs import registry as make_module
-from shoal.envs.adapters.envpool import UnknownOptions
+from shoal.envs.adapters import builtin
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.envs.adapters.suite import Suite, UnknownOptions
 from shoal.envs.probes import counter
-from shoal.envs.registry import list_environments, make, register
+from shoal.envs.registry import SUITES, list_environments, make, register
 from shoal.errors import ShoalError
 
 without = {
@@ -27,7 +28,7 @@ gymnasium.register("test/CartPole-v0", "gymnasium.envs.classic_control.cartpole:
 
 @pytest.fixture
 def registry(monkeypatch):
-    monkeypatch.setattr(make_module, "_registered", {})
+    monkeypatch.setattr(builtin, "_registered", {})
 
 
 @pytest.mark.parametrize(
@@ -140,14 +141,14 @@ def test_a_module_in_the_current_folder_is_imported_first(registry, tmp_path, mo
 def test_without_envpool_a_bare_name_falls_through(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", without["envpool"])
     assert make("FrozenLake-v1").spec.backend == "gym"
-    with pytest.raises(ShoalError, match=r"^unknown environment 'envpool:Br.*pip install envpool\)$"):
+    with pytest.raises(ShoalError, match=r"^envpool:Breakout-v5 needs envpool: pip install envpool$"):
         make("envpool:Breakout-v5")
 
 
 def test_without_gymnasium_the_built_in_ones_remain(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", without["gymnasium"])
     assert make("CartPole-v1").spec.backend == "jax"
-    with pytest.raises(ShoalError, match=r"pip install gymnasium\)$"):
+    with pytest.raises(ShoalError, match=r"^gym:CartPole-v1 needs gymnasium: pip install gymnasium$"):
         make("gym:CartPole-v1")
 
 
@@ -174,3 +175,21 @@ def test_the_list_names_every_implementation_fastest_first():
     ]
     assert ("BigfishEasy-v0", "envpool") in list_environments("big*")
     assert len(list_environments()) > 1500
+
+
+def test_a_suite_is_one_entry_and_needs_its_prefix(monkeypatch):
+    recipe = lambda name, options: from_jax(counter(limit=len(name), **options))
+    monkeypatch.setitem(SUITES, "toys", Suite(recipe, names=lambda: ["Ball-v0", "Xylophone-v0"]))
+    assert make("toys:Ball-v0", frame_stack=2).spec.observation.shape == (2,)
+    assert list_environments("xyloph") == [("Xylophone-v0", "toys")]
+    with pytest.raises(ShoalError, match=r"^unknown environment 'toys:Bal-v0'; did you mean toys:Ball-v0\?"):
+        make("toys:Bal-v0")
+    with pytest.raises(ShoalError, match=r"^unknown .*; did you mean toys:Xylophone-v0\?"):
+        make("Xylophone-v0")
+
+
+def test_an_absent_suite_is_not_listed_and_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(SUITES, "toys", Suite(None, names=lambda: 1 / 0, library="no_such_toys"))
+    assert list_environments("cartpole-v1")
+    with pytest.raises(ShoalError, match=r"^toys:Ball-v0 needs no_such_toys: pip install no_such_toys$"):
+        make("toys:Ball-v0")

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.adapters.envpool import UnknownOptions
-from shoal.envs.adapters.gymnasium import EnvironmentCrashed, take_crash
+from shoal.envs.adapters.host import EnvironmentCrashed, take_crash
+from shoal.envs.adapters.suite import UnknownOptions
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.types import Box, Discrete

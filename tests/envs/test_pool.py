@@ -11,7 +11,8 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from shoal.envs.adapters import envpool as adapter
-from shoal.envs.adapters.envpool import UnknownOptions, envpool_recipe
+from shoal.envs.adapters.envpool import envpool_recipe
+from shoal.envs.adapters.suite import UnknownOptions
 from shoal.errors import ShoalError
 from shoal.types import Box, Discrete, MultiDiscrete
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.adapters.gymnasium import EnvironmentCrashed, gym_recipe, raise_crash
+from shoal.envs.adapters.gymnasium import gym_recipe
+from shoal.envs.adapters.host import EnvironmentCrashed, raise_crash
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.registry import register
 from shoal.errors import ShoalError
@@ -191,8 +192,8 @@ def test_gymnasium_offers_variants():
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ("rows", r"Slope-v0: augment_observation must always return rows \(2, 2\), not \(2, 1\)"),
-        ("order", "Slope-v0: the first row of augment_observation must be the observation itself"),
+        ("rows", r"Slope-v0: augment_observation must always return \(2, 2\), not \(2, 1\)"),
+        ("order", "Slope-v0: augment_observation must return the observation itself first"),
     ],
 )
 def test_variants_that_are_none(wrong, told):
@@ -204,7 +205,7 @@ def test_variants_that_change_in_number():
     """A callback cannot raise: whoever runs the program asks for the crash."""
     augment = gym_recipe("Slope-v0", {"wrong": "later"}).spec.augment
     jax.block_until_ready(augment.apply(jnp.ones((3, 2))))
-    with pytest.raises(EnvironmentCrashed, match=r"must always return rows \(2, 2\), not \(3, 2\)"):
+    with pytest.raises(EnvironmentCrashed, match=r"must always return \(2, 2\), not \(3, 2\)"):
         raise_crash()
 
 

@@ -1,4 +1,4 @@
-"""The spaces of several agents as one: observations and actions filled up to the largest agent's."""
+"""The spaces of several agents as one: observations and actions padded to the largest agent's."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,20 +8,21 @@ import numpy as np
 
 from shoal.envs.spaces import Convert, adapt_action, adapt_observation
 from shoal.errors import ShoalError
+from shoal.ops.masks import ACTION_MASK
 from shoal.types import ActionSpace, Box, Discrete
 
 
 class AgentAdapter(NamedTuple):
-    """What stands between the arrays of A agents and ours."""
+    """Converts between the arrays of A agents and ours."""
 
     observation: Box
     action: ActionSpace
     observe: Callable[[Sequence[Any]], np.ndarray]
     """Raw observations, a batch (N, ...) for each agent, as (N, A, ...)."""
     act: Callable[[np.ndarray], list[tuple]]
-    """Our actions (N, A, ...) as those of the agents, row by row."""
+    """Our actions (N, A, ...) as the agents' own, a tuple for each environment."""
     choices: np.ndarray
-    """Which of the n choices each agent has (A, n); n is 0 where actions are no choices."""
+    """Which of the n choices each agent has (A, n); n is 0 where actions are not discrete."""
 
     @property
     def unequal(self) -> bool:
@@ -30,7 +31,7 @@ class AgentAdapter(NamedTuple):
 
 
 def adapt_agents(observations: Sequence[gs.Space], actions: Sequence[gs.Space], name: str) -> AgentAdapter:
-    """The doors of agents that see and do these things; `name` is for errors."""
+    """The adapter of agents with these spaces; `name` is for errors."""
     observation, observe = _observations([_box(space, name) for space in observations], name)
     action, act, choices = _actions([adapt_action(space, name) for space in actions], name)
     return AgentAdapter(observation, action, observe, act, choices)
@@ -41,6 +42,29 @@ def num_agents(observation: gs.Space, action: gs.Space) -> int | None:
     if not (isinstance(observation, gs.Tuple) and isinstance(action, gs.Tuple)):
         return None
     return len(action) if len(action) == len(observation) else None
+
+
+def has_mask(space: gs.Space) -> bool:
+    """Whether an agent's observations have a mask among their parts."""
+    return isinstance(space, gs.Dict) and ACTION_MASK in space.spaces
+
+
+def without_mask(space: gs.Space) -> gs.Space:
+    """The space of an agent's observations without the mask."""
+    if not (isinstance(space, gs.Dict) and has_mask(space)):
+        return space
+    parts = {key: part for key, part in space.spaces.items() if key != ACTION_MASK}
+    return next(iter(parts.values())) if len(parts) == 1 else gs.Dict(parts)
+
+
+def zeros(space: gs.Space) -> Any:
+    """An observation of zeros."""
+    match space:
+        case gs.Dict():
+            return {key: zeros(part) for key, part in space.spaces.items()}
+        case gs.Tuple():
+            return tuple(zeros(part) for part in space.spaces)
+    return np.zeros(space.shape or (), space.dtype)
 
 
 def _box(space: gs.Space, name: str) -> tuple[Box, Convert]:
@@ -56,8 +80,8 @@ def _flat(batch: np.ndarray) -> np.ndarray:
     return batch.reshape(len(batch), -1).astype(np.float32)
 
 
-def _observations(adapter: list[tuple[Box, Convert]], name: str) -> tuple[Box, Callable]:
-    boxes, converts = zip(*adapter, strict=True)
+def _observations(parts: list[tuple[Box, Convert]], name: str) -> tuple[Box, Callable]:
+    boxes, converts = zip(*parts, strict=True)
     if len({(box.shape, box.dtype) for box in boxes}) == 1:
         return boxes[0], lambda raw: _stack([each(part) for each, part in zip(converts, raw, strict=True)])
     if any(len(box.shape) > 2 for box in boxes):
@@ -77,9 +101,9 @@ def _stack(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _actions(
-    adapter: list[tuple[ActionSpace, Convert]], name: str
+    parts: list[tuple[ActionSpace, Convert]], name: str
 ) -> tuple[ActionSpace, Callable[[np.ndarray], list[tuple]], np.ndarray]:
-    spaces, converts = zip(*adapter, strict=True)
+    spaces, converts = zip(*parts, strict=True)
 
     def act(actions: np.ndarray) -> list[tuple]:
         return list(zip(*(each(actions[:, i]) for i, each in enumerate(converts)), strict=True))

@@ -1,13 +1,14 @@
 """EnvPool: environments in C++, stepped inside compiled code.
 
-A pool's address is compiled into its functions, so every device has a pool of its own and a `lax.switch`
-on the device's index picks it. The state carries the pool's handle (which puts the steps in order) and
-which episodes have just ended (which says whether the next step is a reset).
+A pool's address is compiled into its functions. So every device has a pool of its own, chosen by a
+`lax.switch` on the device's index. The state carries the pool's handle, which puts the steps in order, and
+which episodes have just ended: their next step is a reset.
 """
 
 import ctypes
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -19,16 +20,17 @@ import numpy as np
 from jax import Array, lax
 from jax.experimental import io_callback
 
-from shoal.distributed.mesh import num_cores
+from shoal.distributed.mesh import local_device_index, num_cores
+from shoal.envs.adapters.suite import Suite, UnknownOptions
 from shoal.errors import ShoalError
 from shoal.ops.masks import ACTION_MASK
 from shoal.types import Box, Discrete, Env, EnvRecipe, EnvSpec, TimeStep, Tree
 
 _ENDLESS = 2**31 - 1
-"""How EnvPool writes that an episode has no time limit."""
+"""EnvPool's number of steps for no time limit."""
 
 _LEGAL = "legal_action_mask"
-"""What EnvPool's Pgx calls the mask that it tells beside the observation."""
+"""The mask in the `info` of EnvPool's Pgx environments."""
 
 _OURS = {
     "num_envs",
@@ -40,19 +42,18 @@ _OURS = {
     "base_path",
     "render_mode",
 }
-"""Settings of a pool that are not the user's to choose."""
+"""Settings of a pool that the cohort decides."""
+
+_RECODED = {"Blackjack-v1", "tabular/Blackjack-v0"}
+"""Ids that EnvPool shares with Gymnasium with other observations: only a prefix picks EnvPool's."""
 
 _LIGHT = ("envpool.classic_control", "envpool.toy_text", "envpool.minigrid")
 """Families whose step costs less than waking a second thread.
 
-On 2 cores, environment steps per second with 1 thread and with 2: CartPole, 4 rows 126k and 96k, 64 rows 884k
-and 706k; HalfCheetah, 4 rows 20k and 31k, 16 rows 27k and 37k; BipedalWalker, 8 rows 16k and 20k; Breakout,
-8 rows 2.5k and 4.7k. On 2 devices of one core each, a second thread gains nothing anywhere.
+On 2 cores, steps per second with 1 thread and with 2, by number of environments: CartPole, 4: 126k and 96k,
+64: 884k and 706k; HalfCheetah, 4: 20k and 31k, 16: 27k and 37k; BipedalWalker, 8: 16k and 20k; Breakout,
+8: 2.5k and 4.7k. On 2 devices of one core each, a second thread gains nothing anywhere.
 """
-
-
-class UnknownOptions(ShoalError):
-    """An implementation of an environment does not have the options it was asked for."""
 
 
 class PoolState(NamedTuple):
@@ -63,22 +64,22 @@ class PoolState(NamedTuple):
 
 
 class PoolAdapter(NamedTuple):
-    """What stands between a pool's arrays and ours."""
+    """Converts between a pool's arrays and ours."""
 
     spec: EnvSpec
     family: str
     observe: Callable[[Tree], Tree]
     act: Callable[[Array], Array]
     scored: bool
-    """Whether the pool also tells the unclipped reward and the true end of the game (Atari)."""
+    """Whether `info` has the unclipped reward and the true end of the game (Atari)."""
     restarts: bool
-    """Whether a reset begins a new episode at any time; under `episodic_life` the game goes on."""
+    """Whether a reset starts a new episode at any time; under `episodic_life` the game continues."""
     masked: bool
-    """Whether the pool tells what is allowed beside its observations (Pgx)."""
+    """Whether `info` has a mask of the allowed actions (Pgx)."""
 
 
 def envpool_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
-    """An environment of EnvPool's, `options` being EnvPool's own (`episodic_life`, `frame_skip`...).
+    """An environment of EnvPool's; `options` are EnvPool's own (`episodic_life`, `frame_skip`...).
 
     Images are channels-last here, (H, W, C), whatever the pool's layout.
     """
@@ -87,24 +88,14 @@ def envpool_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         if rendering and adapter.family.startswith("envpool.mujoco"):
             _load_opengl(name)
-        pools = [_pool(adapter, options, row, len(seeds), rendering) for row in seeds]
+        pools = [_pool(adapter, options, own_seeds, len(seeds), rendering) for own_seeds in seeds]
         return _env(adapter, pools, seeds.shape[1])
 
     return EnvRecipe(adapter.spec, build)
 
 
-def device_index(num_devices: int) -> Array | int:
-    """Which of this process's devices is running, inside the mesh (`learners`, `data`); 0 where there is one.
-
-    The mesh lists the devices process by process, the same number for each.
-    """
-    if num_devices == 1:
-        return 0
-    return lax.rem(lax.axis_index(("learners", "data")), num_devices)
-
-
 def import_envpool() -> ModuleType:
-    """EnvPool, imported when it is first asked for."""
+    """EnvPool, imported when it is first needed."""
     try:
         import envpool
     except ModuleNotFoundError as error:
@@ -115,13 +106,13 @@ def import_envpool() -> ModuleType:
 
 
 def option_names(name: str) -> set[str]:
-    """The options EnvPool lets one choose for an environment; none where it is not EnvPool's."""
+    """The options EnvPool has for an environment; none where it is not EnvPool's."""
     identifier = name.removeprefix("envpool:")
     try:
         known = import_envpool().list_all_envs()
     except ShoalError:
         return set()
-    return set(_described(identifier, {}).config._fields) - _OURS if identifier in known else set()
+    return set(_pool_spec(identifier, {}).config._fields) - _OURS if identifier in known else set()
 
 
 def _adapter(name: str, options: dict[str, Any]) -> PoolAdapter:
@@ -130,21 +121,21 @@ def _adapter(name: str, options: dict[str, Any]) -> PoolAdapter:
     reserved = sorted(_OURS & options.keys())
     if reserved:
         raise ShoalError(f"{name}: the option {reserved[0]!r} is decided by the cohort and cannot be set")
-    pool_spec = _described(name, options)
+    pool_spec = _pool_spec(name, options)
     players, limit = pool_spec.config.max_num_players, pool_spec.config.max_episode_steps
     if players > 1:
         raise ShoalError(f"{name} is for {players} players; EnvPool's environments for one are supported")
     masked = f"info:{_LEGAL}" in pool_spec.state_array_spec
     with _quiet_boxes():
         seen = pool_spec.observation_space
-        seen = spaces.beside_mask(seen, pool_spec.action_space) if masked else seen
-        observation, observe, action, act = spaces.adapter(seen, pool_spec.action_space, name)
+        seen = spaces.add_mask(seen, pool_spec.action_space) if masked else seen
+        observation, observe, action, act = spaces.adapt(seen, pool_spec.action_space, name)
     agents = None
     if isinstance(observation, dict) and {"agents_view", "action_mask"} <= observation.keys():
         agents, observation, action = _team(observation)
         observe, act = _observe_team, lambda action: action
     dtype, shape = pool_spec._action_spec[-1][:2]
-    row_shape = tuple(size for size in shape if size != -1)
+    action_shape = tuple(size for size in shape if size != -1)
     return PoolAdapter(
         spec=EnvSpec(
             name=name,
@@ -157,7 +148,7 @@ def _adapter(name: str, options: dict[str, Any]) -> PoolAdapter:
         ),
         family=import_envpool().registration.registry.specs[name][0],
         observe=observe,
-        act=lambda action: act(action).astype(dtype).reshape(len(action), *row_shape),
+        act=lambda action: act(action).astype(dtype).reshape(len(action), *action_shape),
         scored={"info:reward", "info:terminated"} <= set(pool_spec.state_array_spec),
         restarts=not pool_spec.config._asdict().get("episodic_life", False),
         masked=masked,
@@ -176,8 +167,8 @@ def _observe_team(raw: dict[str, Array]) -> dict[str, Array]:
     return {name: part.astype(jnp.float32) for name, part in parts.items()}
 
 
-def _described(name: str, options: dict[str, Any]) -> Any:
-    """EnvPool's own specification, its troubles told in one line."""
+def _pool_spec(name: str, options: dict[str, Any]) -> Any:
+    """EnvPool's own specification; its exceptions become errors of one line."""
     try:
         return import_envpool().make_spec(name, **options)
     except ImportError as error:
@@ -195,7 +186,7 @@ def _described(name: str, options: dict[str, Any]) -> Any:
 
 
 def _mistyped(name: str, options: dict[str, Any]) -> str:
-    """Which option's value is not of the kind its default is; a whole number will do for any number."""
+    """Which option's value is not of its default's type; an integer is accepted for a float."""
     defaults = import_envpool().make_spec(name).config._asdict()
     for key, value in options.items():
         kind = type(defaults[key])
@@ -217,7 +208,7 @@ def _pool(
         **settings,
     )
     with _quiet_boxes():
-        _ = pool.observation_space  # made once, and looked at whenever the pool answers
+        _ = pool.observation_space  # computed once and cached; every step reads it
     return pool
 
 
@@ -229,15 +220,15 @@ def _quiet_boxes() -> Iterator[None]:
         yield
 
 
-def _num_threads(num_rows: int, num_devices: int, family: str) -> int:
-    """As many threads as this device has cores to itself, one where a step is too light to share."""
+def _num_threads(num_envs: int, num_devices: int, family: str) -> int:
+    """A thread for each core of this device; one where a step costs less than waking a thread."""
     if family.startswith(_LIGHT):
         return 1
-    return max(1, min(num_rows, num_cores() // num_devices))
+    return max(1, min(num_envs, num_cores() // num_devices))
 
 
-def _env(adapter: PoolAdapter, pools: list[Any], num_rows: int) -> Env:
-    with jax.enable_x64(True):  # MuJoCo's pools speak float64, which exists only at this door
+def _env(adapter: PoolAdapter, pools: list[Any], num_envs: int) -> Env:
+    with jax.enable_x64(True):  # MuJoCo's pools use float64; nothing else does
         functions = [pool.xla() for pool in pools]
     handles = [np.asarray(handle) for handle, *_ in functions]
     receive = _on_this_device([_receive(adapter, recv) for _, recv, _, _ in functions])
@@ -247,24 +238,24 @@ def _env(adapter: PoolAdapter, pools: list[Any], num_rows: int) -> Env:
         pools[int(index)].async_reset()
         return handles[int(index)]
 
-    def begin(*handle):
-        """New episodes, their starts drawn by the pool; a handle puts them after the steps before."""
+    def start(*handle):
+        """New episodes, their starts drawn by the pool; the handle puts them after earlier steps."""
         shape = jax.ShapeDtypeStruct(handles[0].shape, np.uint8)
-        fresh = io_callback(host_reset, shape, device_index(len(pools)), *handle)
-        fresh, time_step = receive(fresh, jnp.ones(num_rows, bool))
-        return PoolState(fresh[None], jnp.zeros(num_rows, bool)), time_step
+        fresh = io_callback(host_reset, shape, local_device_index(len(pools)), *handle)
+        fresh, time_step = receive(fresh, jnp.ones(num_envs, bool))
+        return PoolState(fresh[None], jnp.zeros(num_envs, bool)), time_step
 
-    reset = lambda keys, params: begin()  # every row's seed is the pool's
-    restart = lambda keys, state: begin(state.handle)
+    reset = lambda keys, params: start()  # the pool has the seeds
+    restart = lambda keys, state: start(state.handle)
 
     def step(state, action, chance):
         del chance
         handle, time_step = exchange(state.handle[0], state.over, action)
         return PoolState(handle[None], time_step.terminated | time_step.truncated), time_step
 
-    def render(state, row):
+    def render(state, index):
         jax.block_until_ready(state)
-        return _draw(pools[row // num_rows], row % num_rows, adapter.spec.name)
+        return _draw(pools[index // num_envs], index % num_envs, adapter.spec.name)
 
     chance = lambda keys, state, num_steps: ()
     return Env(adapter.spec, reset, chance, step, render, restart if adapter.restarts else None)
@@ -273,7 +264,7 @@ def _env(adapter: PoolAdapter, pools: list[Any], num_rows: int) -> Env:
 def _on_this_device(branches: list[Callable]) -> Callable:
     if len(branches) == 1:
         return branches[0]
-    return lambda *args: lax.switch(device_index(len(branches)), branches, *args)
+    return lambda *args: lax.switch(local_device_index(len(branches)), branches, *args)
 
 
 def _receive(adapter: PoolAdapter, recv: Callable) -> Callable:
@@ -295,25 +286,25 @@ def _exchange(adapter: PoolAdapter, step: Callable) -> Callable:
 
 
 def _time_step(adapter: PoolAdapter, raw: tuple, over: Array) -> TimeStep:
-    """The pool's answer; where `over`, it is the first observation of a new episode."""
+    """The pool's answer as a time step; where `over`, it is the first of a new episode."""
     obs, reward, terminated, truncated, info = raw
     obs = {"obs": obs, ACTION_MASK: info[_LEGAL]} if adapter.masked else obs
     valid = ~over
     ended = terminated | truncated
-    nothing = jnp.zeros(reward.shape, jnp.float32)
+    no_reward = jnp.zeros(reward.shape, jnp.float32)
     score = {}
     if adapter.scored:
         # Under `episodic_life` a lost life ends the learner's episode, but not the game that is scored; and
-        # where the game ends on its last permitted frame, the pool says only that it was truncated.
+        # where the game ends on its last permitted frame, the pool reports only a truncation.
         game_over = info["terminated"] > 0
         terminated = ended & (terminated | game_over)
         score = {
-            "raw_reward": jnp.where(valid, info["reward"].astype(jnp.float32), nothing),
+            "raw_reward": jnp.where(valid, info["reward"].astype(jnp.float32), no_reward),
             "episode_over": ended & (truncated | game_over) & valid,
         }
-    reward = jnp.where(valid, reward.astype(jnp.float32), nothing)
+    reward = jnp.where(valid, reward.astype(jnp.float32), no_reward)
     if agents := adapter.spec.agents:
-        reward = jnp.repeat(reward[:, None] / agents, agents, axis=1)  # the team's, in equal shares
+        reward = jnp.repeat(reward[:, None] / agents, agents, axis=1)  # equal shares of the team's
     return TimeStep(
         obs=adapter.observe(obs),
         reward=reward,
@@ -325,9 +316,9 @@ def _time_step(adapter: PoolAdapter, raw: tuple, over: Array) -> TimeStep:
 
 
 def _load_opengl(name: str) -> None:
-    """Let MuJoCo find OpenGL: it looks only among the process's global symbols, and exits without it.
+    """Load OpenGL for MuJoCo, which looks only among the process's global symbols and exits without it.
 
-    It must be the very library EnvPool draws with, which its wheels bring along.
+    It must be the library that EnvPool draws with, which its wheels contain.
     """
     bundled = Path(str(import_envpool().__file__)).parent.with_name("envpool.libs").glob("libEGL-*")
     try:
@@ -336,9 +327,9 @@ def _load_opengl(name: str) -> None:
         raise ShoalError(f"{name}: drawing MuJoCo needs EGL: apt-get install libegl1") from error
 
 
-def _draw(pool: Any, row: int, name: str) -> np.ndarray:
+def _draw(pool: Any, index: int, name: str) -> np.ndarray:
     try:
-        frames = pool.render(env_ids=row)
+        frames = pool.render(env_ids=index)
     except RuntimeError as error:
         remedy = "apt-get install libegl1" if "EGL" in str(error) else f"gym:{name} may be drawn"
         raise ShoalError(f"{name}: EnvPool cannot draw it: {_first_line(error)}; {remedy}") from error
@@ -347,3 +338,16 @@ def _draw(pool: Any, row: int, name: str) -> np.ndarray:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _names() -> Collection[str]:
+    """None outside Linux: only EnvPool's Linux wheels can be called from compiled code."""
+    return import_envpool().list_all_envs() if sys.platform == "linux" else []
+
+
+SUITE = Suite(
+    envpool_recipe,
+    _names,
+    needs_prefix=lambda name: ":" in name or name in _RECODED,  # modules register elsewhere
+    library="envpool",
+)

@@ -1,8 +1,8 @@
-"""What Gymnasium environments tell beside their observations: action masks, and the lives of a game.
+"""Wrappers for what Gymnasium environments report in `info`: action masks, and the lives of a game.
 
-info["action_mask"]    what is allowed, with each observation (as Taxi says it)
-env.action_masks()     the same (as sb3-contrib asks for it)
-info["lives"]          how many a player has left (as the Arcade Learning Environment says it)
+info["action_mask"]    which actions are allowed, with each observation (Taxi)
+env.action_masks()     the same (the convention of sb3-contrib)
+info["lives"]          how many a player has left (the Arcade Learning Environment)
 """
 
 from collections.abc import Callable
@@ -15,40 +15,40 @@ import numpy as np
 from shoal.ops.masks import ACTION_MASK
 
 Wrap = Callable[[gymnasium.Env], gymnasium.Env]
-"""From one environment to another around it."""
+"""Puts a wrapper around an environment."""
 
 
 class Masked(gymnasium.Wrapper):
-    """An environment whose mask is a part of its observations, beside `obs` or the parts it had."""
+    """An environment whose mask is a part of its observations, beside `obs` or the parts there were."""
 
-    def __init__(self, env: gymnasium.Env, num: int, asked: bool):
+    def __init__(self, env: gymnasium.Env, num: int, has_method: bool):
         super().__init__(env)
-        self.num, self.ask = num, env.get_wrapper_attr("action_masks") if asked else None
+        self.num, self.read = num, env.get_wrapper_attr("action_masks") if has_method else None
         space = env.observation_space
         self.has_names = isinstance(space, gs.Dict)
         parts = space.spaces if isinstance(space, gs.Dict) else {"obs": space}
         self.observation_space = gs.Dict({**parts, ACTION_MASK: gs.MultiBinary(num)})
 
-    def with_mask(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
-        """The observation and what it allows; nothing said is nothing forbidden."""
-        mask = self.ask() if self.ask else info.get(ACTION_MASK, np.zeros(self.num))
+    def add_mask(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
+        """The observation and its mask; a mask of zeros, which forbids nothing, where none is reported."""
+        mask = self.read() if self.read else info.get(ACTION_MASK, np.zeros(self.num))
         parts = obs if self.has_names else {"obs": obs}
         return {**parts, ACTION_MASK: np.asarray(mask, np.int8).reshape(self.num)}
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(**options)
-        return self.with_mask(obs, info), info
+        return self.add_mask(obs, info), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return self.with_mask(obs, info), reward, terminated, truncated, info
+        return self.add_mask(obs, info), reward, terminated, truncated, info
 
 
 class OneLife(gymnasium.Wrapper):
-    """A game in which a lost life ends the episode, and the next one goes on where it was lost.
+    """A game in which a lost life ends the episode; the next episode continues the game.
 
-    `info["episode_over"]` says when the game itself is over. An episode begins with FIRE where the game has
-    such an action, because without it some wait for ever.
+    `info["episode_over"]` says when the game itself is over. An episode starts with FIRE where the game has
+    that action, because some games do not start without it.
     """
 
     def __init__(self, env: gymnasium.Env):
@@ -73,11 +73,11 @@ class OneLife(gymnasium.Wrapper):
         return obs, reward, terminated or lost, truncated, info | {"episode_over": self.game_over}
 
 
-def mask_wrap(env: gymnasium.Env) -> Wrap | None:
-    """How to make an environment's mask a part of its observations; None if it has no mask, or has it there.
+def find_mask_wrap(env: gymnasium.Env) -> Wrap | None:
+    """The wrapper that adds an environment's mask to its observations; None if there is nothing to add.
 
-    Only `reset` shows whether a mask comes with `info`, so an environment of choices is begun once for it.
-    What it raises then, it raises again when it is played, and there it is told.
+    Only `reset` shows whether `info` has a mask, so an environment with discrete actions is reset once here.
+    An exception is ignored: the same one is raised, and reported, when training resets the environment.
     """
     if not isinstance(env.action_space, gs.Discrete | gs.MultiDiscrete | gs.MultiBinary):
         return None
@@ -87,8 +87,8 @@ def mask_wrap(env: gymnasium.Env) -> Wrap | None:
         _, info = env.reset(seed=0)
     except Exception:
         return None
-    asked = env.has_wrapper_attr("action_masks")
-    if not asked and ACTION_MASK not in info:
+    has_method = env.has_wrapper_attr("action_masks")
+    if not has_method and ACTION_MASK not in info:
         return None
-    num = np.size(env.get_wrapper_attr("action_masks")() if asked else info[ACTION_MASK])
-    return lambda env: Masked(env, num, asked)
+    num = np.size(env.get_wrapper_attr("action_masks")() if has_method else info[ACTION_MASK])
+    return lambda env: Masked(env, num, has_method)

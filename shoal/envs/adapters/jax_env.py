@@ -1,4 +1,4 @@
-"""From one row to N: turns a `JaxEnv` into a batched environment with time limit and automatic reset."""
+"""From one environment to N: a `JaxEnv` as a batched environment with time limit and automatic reset."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.envs.spaces import axis_of
 from shoal.errors import ShoalError
 from shoal.types import (
     ActionSpace,
@@ -28,7 +27,7 @@ from shoal.types import (
 NO_LIMIT = np.iinfo(np.int32).max
 
 
-class Rows(NamedTuple):
+class BatchState(NamedTuple):
     """The state of N environments."""
 
     state: Tree  # (N, ...) the environment's own
@@ -45,16 +44,16 @@ class Chance(NamedTuple):
 
 
 def from_jax(env: JaxEnv) -> EnvRecipe:
-    """The batched environment of a one-row environment; keys come with `reset`, so seeds are not used.
+    """The batched environment of a single one; keys come with `reset`, so seeds are not used.
 
     The first time step, from `reset`, is like that of any reset: reward 0 and `valid` False, because no
-    action led to it and nobody learns from it.
+    action led to it.
 
     >>> from shoal.envs.probes import counter
     >>> env = from_jax(counter(limit=2)).build(np.zeros((1, 3), np.uint32), False)
     >>> keys = jax.random.split(jax.random.key(0), 3)
     >>> state, first = env.reset(keys, ())
-    >>> chance = env.draw(keys, state, 2)  # two steps of three rows
+    >>> chance = env.draw(keys, state, 2)  # two steps of three environments
     >>> for t in range(2):
     ...     state, now = env.step(state, jnp.zeros(3, int), jax.tree.map(lambda x: x[t], chance))
     >>> now.obs.tolist(), now.truncated.tolist()
@@ -65,22 +64,22 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         _check(env)
-        again = lambda keys, rows: reset(keys, rows.params)
-        return Env(spec, reset=reset, draw=draw, step=jax.vmap(step), render=render, restart=again)
+        restart = lambda keys, batch: reset(keys, batch.params)
+        return Env(spec, reset=reset, draw=draw, step=jax.vmap(step), render=render, restart=restart)
 
-    def reset(keys: Array, params: Tree) -> tuple[Rows, TimeStep]:
+    def reset(keys: Array, params: Tree) -> tuple[BatchState, TimeStep]:
         params = jax.tree.map(_strong, params)
         return jax.vmap(first)(jax.vmap(env.reset)(keys, params), params)
 
-    def first(state: Tree, params: Tree) -> tuple[Rows, TimeStep]:
-        rows = Rows(jax.tree.map(_strong, state), params, steps=jnp.int32(0), over=jnp.bool_(False))
-        no, reward = jnp.bool_(False), jnp.zeros(axis_of(env.spec.agents))
-        return rows, _time_step(observe(rows), reward, terminated=no, truncated=no, valid=no)
+    def first(state: Tree, params: Tree) -> tuple[BatchState, TimeStep]:
+        one = BatchState(jax.tree.map(_strong, state), params, steps=jnp.int32(0), over=jnp.bool_(False))
+        no, reward = jnp.bool_(False), jnp.zeros(env.spec.agent_axis)
+        return one, _time_step(observe(one), reward, terminated=no, truncated=no, valid=no)
 
-    def draw(keys: Array, rows: Rows, num_steps: int) -> Chance:
-        return jax.vmap(lambda key, params: draw_row(key, params, num_steps), out_axes=1)(keys, rows.params)
+    def draw(keys: Array, batch: BatchState, num_steps: int) -> Chance:
+        return jax.vmap(lambda key, params: draw_one(key, params, num_steps), out_axes=1)(keys, batch.params)
 
-    def draw_row(key: Array, params: Tree, num_steps: int) -> Chance:
+    def draw_one(key: Array, params: Tree, num_steps: int) -> Chance:
         key_reset, key_step = jax.random.split(key)
         # Two resets never follow each other, so two steps share a fresh state and only one can use it.
         apart = min(env.spec.shortest, env.spec.max_episode_steps or NO_LIMIT) + 1
@@ -89,36 +88,36 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
         fresh = jax.tree.map(lambda x: jnp.repeat(x, apart, axis=0)[:num_steps], fresh)
         return Chance(fresh, jax.random.split(key_step, num_steps))
 
-    def step(row: Rows, action: Tree, chance: Chance) -> tuple[Rows, TimeStep]:
+    def step(one: BatchState, action: Tree, chance: Chance) -> tuple[BatchState, TimeStep]:
         action = _clip(action, env.spec.action)
-        state, reward, terminated = env.step(chance.key, row.state, action, row.params)
-        state = jax.tree.map(lambda new, old: _strong(jnp.where(row.over, new, old)), chance.fresh, state)
-        steps = jnp.where(row.over, 0, row.steps + 1)
-        reward = jnp.where(row.over, 0, jnp.asarray(reward, jnp.float32))
-        terminated = ~row.over & terminated
+        state, reward, terminated = env.step(chance.key, one.state, action, one.params)
+        state = jax.tree.map(lambda new, old: _strong(jnp.where(one.over, new, old)), chance.fresh, state)
+        steps = jnp.where(one.over, 0, one.steps + 1)
+        reward = jnp.where(one.over, 0, jnp.asarray(reward, jnp.float32))
+        terminated = ~one.over & terminated
         truncated = ~terminated & (steps >= (env.spec.max_episode_steps or NO_LIMIT))
-        rows = Rows(state, row.params, steps, over=terminated | truncated)
-        return rows, _time_step(observe(rows), reward, terminated, truncated, valid=~row.over)
+        after = BatchState(state, one.params, steps, over=terminated | truncated)
+        return after, _time_step(observe(after), reward, terminated, truncated, valid=~one.over)
 
-    def observe(row: Rows) -> Tree:
-        return jax.tree.map(_strong, env.observe(row.state, row.params))
+    def observe(one: BatchState) -> Tree:
+        return jax.tree.map(_strong, env.observe(one.state, one.params))
 
-    def render(rows: Rows, row: int) -> np.ndarray:
+    def render(batch: BatchState, index: int) -> np.ndarray:
         if env.render is None:
             raise ShoalError(f"{env.spec.name} has no picture: its `render` is None.")
-        state, params = jax.tree.map(lambda x: x[row], (rows.state, rows.params))
+        state, params = jax.tree.map(lambda x: x[index], (batch.state, batch.params))
         return env.render(state, params)
 
     return EnvRecipe(spec, build)
 
 
 def _augmentation(env: JaxEnv, augment: Callable[[Tree], Tree]) -> Augmentation:
-    """What `augment` makes of one observation, for a batch of them; refused if it is not more of the same."""
+    """`augment` for a batch of observations; raises where it does not return observations."""
     boxes = _boxes(env.spec.observation)
     found = jax.eval_shape(augment, boxes)
     copies = min((x.shape[0] for x in jax.tree.leaves(found) if x.shape), default=0)
     expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct((copies, *x.shape), x.dtype), boxes)
-    _require_alike(f"{env.spec.name}: `augment` must return rows like observations", expected, found)
+    _require_alike(f"{env.spec.name}: `augment` must return observations", expected, found)
     return Augmentation(copies, jax.vmap(augment))
 
 
@@ -131,12 +130,12 @@ def _time_step(obs: Tree, reward: Array, terminated: Array, truncated: Array, va
 
 
 def _strong(x: Array) -> Array:
-    """x with a dtype of its own: a weak one would change along the loop and compile twice."""
+    """x with a strong dtype: a weak one would change in the loop and compile twice."""
     return jnp.asarray(x, jnp.result_type(x))
 
 
 def _clip(action: Tree, space: ActionSpace) -> Tree:
-    """Real actions inside their box, others as they are."""
+    """Real actions clipped to their box, others unchanged."""
     if not isinstance(space, Box):
         return action
     return jnp.clip(action, jnp.asarray(space.low, space.dtype), jnp.asarray(space.high, space.dtype))
@@ -156,8 +155,8 @@ def _example(space: ActionSpace) -> Array:
 
 
 def _check(env: JaxEnv) -> None:
-    """Refuse an environment whose functions do not fit each other, without running it."""
-    key, axis = jax.random.key(0), axis_of(env.spec.agents)
+    """Raise where an environment's functions do not fit each other; does not run them."""
+    key, axis = jax.random.key(0), env.spec.agent_axis
     action = jnp.broadcast_to(example := _example(env.spec.action), (*axis, *example.shape))
     params = jax.tree.map(jnp.asarray, env.spec.params)
     state = jax.eval_shape(env.reset, key, params)

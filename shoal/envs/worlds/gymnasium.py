@@ -1,12 +1,12 @@
-"""Worlds of Gymnasium environments: how one declares them, how it is told its own, and ours by id.
+"""Worlds of Gymnasium environments: how an environment declares and receives them, and ours by id.
 
-An environment declares its worlds with two attributes, and is put into one by Gymnasium's own means:
+An environment declares its worlds with two attributes. It receives one as an option of `reset`:
 
     world_params    name -> default value
     world_spread    name -> (scale, low, high), as in `EnvSpec.spread`; optional
     env.reset(options={"world": {name: value}})
 
-(`world` itself is taken: Gymnasium's Box2D environments keep their physics there.)
+(The attribute `world` is taken: Gymnasium's Box2D environments keep their physics there.)
 """
 
 from collections.abc import Mapping
@@ -34,14 +34,14 @@ OURS: dict[str, dict[str, Any]] = {
 
 
 def register_ours(gymnasium: ModuleType) -> None:
-    """Make our environments known to Gymnasium; a second time changes nothing."""
-    for name, how in OURS.items():
+    """Add our environments to Gymnasium's registry; a second call changes nothing."""
+    for name, entry in OURS.items():
         if name not in gymnasium.registry:
-            gymnasium.register(name, **how)
+            gymnasium.register(name, **entry)
 
 
-def declared(env: Any, name: str) -> tuple[Tree, dict[str, tuple[float, float, float]]]:
-    """The default parameters of an environment's world, `()` where it has none, and their spread."""
+def declared_worlds(env: Any, name: str) -> tuple[Tree, dict[str, tuple[float, float, float]]]:
+    """The default parameters of an environment, `()` where it has none, and their spread."""
     params = getattr(env, "world_params", {})
     spread = getattr(env, "world_spread", {})
     if not _numbers_by_name(params, ()):
@@ -52,40 +52,42 @@ def declared(env: Any, name: str) -> tuple[Tree, dict[str, tuple[float, float, f
 
 
 def _numbers_by_name(value: Any, shape: tuple[int, ...]) -> bool:
-    """Whether this is a dictionary of numbers, of such shape each."""
+    """Whether this is a dictionary of numbers of this shape."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         return False
     arrays = [np.asarray(each) for each in value.values()]
     return all(array.shape == shape and array.dtype.kind in "iuf" for array in arrays)
 
 
-def by_row(params: Tree) -> list[dict[str, float]]:
-    """Every row's world from columns of float32, (N,) per leaf; [] where there are no parameters.
+def worlds_by_env(params: Tree) -> list[dict[str, float]]:
+    """Each environment's world, from columns of float32, (N,) per leaf; [] without parameters.
 
-    Each number is the shortest that float32 takes for it, so that a default of 0.6 arrives as 0.6.
+    Each number is the shortest one that rounds to that float32, so a default of 0.6 arrives as 0.6.
 
-    >>> by_row({"power": np.float32([0.6, 13])})
+    >>> worlds_by_env({"power": np.float32([0.6, 13])})
     [{'power': 0.6}, {'power': 13.0}]
     """
     if not params:
         return []
     columns = [[float(str(x)) for x in np.asarray(column)] for column in params.values()]
-    return [dict(zip(params, row, strict=True)) for row in zip(*columns, strict=True)]
+    return [dict(zip(params, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def asked(options: Mapping[str, Any] | None, defaults: Mapping[str, float]) -> dict[str, float] | None:
-    """The world that a reset asks for, with defaults for what it does not name; None if it asks for none.
+def requested_world(
+    options: Mapping[str, Any] | None, defaults: Mapping[str, float]
+) -> dict[str, float] | None:
+    """The world among a reset's options, with defaults for what it does not name; None if there is none.
 
-    >>> asked({"world": {"wind": 3}}, {"wind": 0.0, "gravity": -10.0})
+    >>> requested_world({"world": {"wind": 3}}, {"wind": 0.0, "gravity": -10.0})
     {'wind': 3.0, 'gravity': -10.0}
     """
     if options is None or "world" not in options:
         return None
-    return completed(options["world"], defaults)
+    return complete_world(options["world"], defaults)
 
 
-def completed(world: Mapping[str, float], defaults: Mapping[str, float]) -> dict[str, float]:
-    """`defaults` with what `world` names in their place."""
+def complete_world(world: Mapping[str, float], defaults: Mapping[str, float]) -> dict[str, float]:
+    """`world`, with defaults for what it does not name."""
     unknown = sorted(world.keys() - defaults.keys())
     if unknown:
         raise TypeError(f"unexpected keyword {unknown[0]!r}: a world here has {', '.join(defaults)}")

@@ -5,7 +5,7 @@ With the defaults it is Gymnasium's LunarLander, step for step; its actions are 
 
 >>> import gymnasium, shoal.envs.worlds.lander
 >>> env = gymnasium.make("shoal/LunarLanderWorlds-v0", main_engine_power=11)
->>> _ = env.reset(seed=1, options={"world": {"gravity": -8}})  # until told otherwise
+>>> _ = env.reset(seed=1, options={"world": {"gravity": -8}})
 >>> env.unwrapped.gravity, env.unwrapped.current["main_engine_power"]
 (-8.0, 11.0)
 """
@@ -19,7 +19,7 @@ from gymnasium.envs.box2d import lunar_lander
 from gymnasium.envs.box2d.lunar_lander import LunarLander
 from gymnasium.utils import EzPickle
 
-from shoal.envs.worlds.gymnasium import asked, completed, register_ours
+from shoal.envs.worlds.gymnasium import complete_world, register_ours, requested_world
 
 ENGINES = {
     "main_engine_power": "MAIN_ENGINE_POWER",
@@ -63,7 +63,7 @@ class LunarLanderWorlds(LunarLander):
     def __init__(self, render_mode: str | None = None, continuous: bool = True, **world: float):
         super().__init__(render_mode, continuous)
         EzPickle.__init__(self, render_mode, continuous, **world)
-        self.world_params = completed(world, WORLD)
+        self.world_params = complete_world(world, WORLD)
         self.enter(self.world_params)
 
     def enter(self, world: dict[str, float]) -> None:
@@ -78,7 +78,7 @@ class LunarLanderWorlds(LunarLander):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """A new episode, in the world that `options` asks for, else in the same as before."""
-        world = asked(options, self.world_params)
+        world = requested_world(options, self.world_params)
         if world is not None:
             self.enter(world)
         return super().reset(seed=seed, options=options)

@@ -1,9 +1,9 @@
-"""Variants of observations that a Gymnasium environment offers, by a method of its own.
+"""Variants of observations that a Gymnasium environment computes with a method of its own.
 
-    env.augment_observation(obs) -> (K, ...)    the first row is obs itself
+    env.augment_observation(obs) -> (K, ...)    the first variant is obs itself
 
-Observations are a Box, or a Dict of them. The method is asked outside any episode and of any observation ever
-seen, so it should look at nothing but its argument.
+Observations are a Box, or a Dict of them. The method is called outside episodes and with observations of any
+earlier time, so its result must depend on nothing but its argument.
 """
 
 from collections.abc import Callable
@@ -18,40 +18,43 @@ from shoal.types import Box, ObservationSpace, Tree
 
 
 class Variants(NamedTuple):
-    """What an environment offers."""
+    """How an environment varies its observations."""
 
     copies: int
-    rows: Callable[[Tree], Tree]  # (B, ...) -> (B, K, ...), in NumPy
+    apply: Callable[[Tree], Tree]  # (B, ...) -> (B, K, ...), in NumPy
 
 
-def offered(env: Any, space: gs.Space, observation: ObservationSpace, obs: Any, name: str) -> Variants | None:
-    """The variants of `env`'s observations, tried on one; None where there are none. `name` is for errors."""
+def find_variants(
+    env: Any, space: gs.Space, observation: ObservationSpace, first: Callable[[], Any], name: str
+) -> Variants | None:
+    """The variants of `env`'s observations, tried on a first one; None without. `name` is for errors."""
     if not (hasattr(env, "augment_observation") and _same_shapes(space, observation)):
         return None
+    obs = first()
     copies = len(jax.tree.leaves(env.augment_observation(obs))[0])
 
-    def variants(row: Tree) -> Tree:
-        batch = env.augment_observation(row)
+    def variants(obs: Tree) -> Tree:
+        batch = env.augment_observation(obs)
         expected = jax.tree.map(lambda box: (copies, *box.shape), observation)
         found = jax.tree.map(np.shape, batch)
         if found != expected:
-            raise ShoalError(f"{name}: augment_observation must always return rows {expected}, not {found}")
+            raise ShoalError(f"{name}: augment_observation must always return {expected}, not {found}")
         return jax.tree.map(lambda x, box: np.asarray(x, box.dtype), batch, observation)
 
-    for first, own in zip(jax.tree.leaves(variants(obs)), jax.tree.leaves(obs), strict=True):
-        if not np.allclose(first[0], own):
-            raise ShoalError(f"{name}: the first row of augment_observation must be the observation itself")
+    for varied, own in zip(jax.tree.leaves(variants(obs)), jax.tree.leaves(obs), strict=True):
+        if not np.allclose(varied[0], own):
+            raise ShoalError(f"{name}: augment_observation must return the observation itself first")
 
-    def rows(batch: Tree) -> Tree:
-        num_rows = len(jax.tree.leaves(batch)[0])
-        made = [variants(jax.tree.map(lambda x: x[i], batch)) for i in range(num_rows)]  # noqa: B023
+    def apply(batch: Tree) -> Tree:
+        size = len(jax.tree.leaves(batch)[0])
+        made = [variants(jax.tree.map(lambda x: x[i], batch)) for i in range(size)]  # noqa: B023
         return jax.tree.map(lambda *parts: np.stack(parts), *made)
 
-    return Variants(copies, rows)
+    return Variants(copies, apply)
 
 
 def _same_shapes(space: gs.Space, observation: ObservationSpace) -> bool:
-    """Whether observations go through the door as they are."""
+    """Whether observations are not reshaped on the way."""
     if isinstance(observation, Box):
         return isinstance(space, gs.Box) and space.shape == observation.shape
     if not isinstance(space, gs.Dict) or space.spaces.keys() != observation.keys():

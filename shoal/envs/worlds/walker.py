@@ -12,7 +12,7 @@ so that weights of 1 make any mix as likely as any other, and a weight of 0 neve
 
 >>> import gymnasium, shoal.envs.worlds.walker
 >>> env = gymnasium.make("shoal/BipedalObstacles-v0", stairs=0, pit=0)
->>> _ = env.reset(seed=1, options={"world": {"stump": 0.3, "stairs": 0, "pit": 0.7}})  # until told otherwise
+>>> _ = env.reset(seed=1, options={"world": {"stump": 0.3, "stairs": 0, "pit": 0.7}})
 >>> sorted({kind for kind, _ in env.unwrapped.obstacles})
 ['pit', 'stump']
 """
@@ -35,7 +35,7 @@ from gymnasium.envs.box2d.bipedal_walker import (
 )
 from gymnasium.utils import EzPickle
 
-from shoal.envs.worlds.gymnasium import asked, completed, register_ours
+from shoal.envs.worlds.gymnasium import complete_world, register_ours, requested_world
 
 WORLD = {"stump": 1.0, "stairs": 1.0, "pit": 1.0, "grass": 0.0, "frequency": 1.0, "change_every": 0.0}
 """The obstacles of BipedalWalkerHardcore."""
@@ -164,7 +164,7 @@ class BipedalObstacles(BipedalWalker):
     def __init__(self, render_mode: str | None = None, **world: float):
         super().__init__(render_mode)
         EzPickle.__init__(self, render_mode, **world)
-        self.world_params = checked(completed(world, WORLD))
+        self.world_params = checked(complete_world(world, WORLD))
         self.enter(self.world_params)
 
     def enter(self, world: dict[str, float]) -> None:
@@ -176,7 +176,7 @@ class BipedalObstacles(BipedalWalker):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """A new episode. Another world, or a seed, begins the changes of the mix anew."""
-        world = asked(options, self.world_params) or self.current
+        world = requested_world(options, self.world_params) or self.current
         if seed is not None or world != self.current:
             self.enter(checked(world))
         self._destroy()

@@ -1,0 +1,59 @@
+"""Environments written in JAX: the built-in ones, and those that users register."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from shoal.envs.adapters.jax_env import from_jax
+from shoal.envs.adapters.suite import Suite, UnknownOptions
+from shoal.envs.classic import BUILTIN
+from shoal.envs.multi_agent import TEAMS, team
+from shoal.errors import ShoalError
+from shoal.types import EnvRecipe, JaxEnv
+
+_registered: dict[str, JaxEnv] = {}
+
+
+def register(name: str, env: JaxEnv) -> None:
+    """Add an environment of your own under `name`, for this process.
+
+    For the command line, register it in a module and write `module:Name`.
+
+    >>> import shoal
+    >>> from shoal.envs.probes import counter
+    >>> register("Counting-v0", counter(limit=3))
+    >>> shoal.make("Counting-v0").spec.max_episode_steps
+    3
+    """
+    if name in BUILTIN or team(name):
+        raise ShoalError(f"{name} is built in; register your environment by another name")
+    if ":" in name:
+        raise ShoalError(
+            f"cannot register {name!r}: a colon separates a module or an implementation from the name"
+        )
+    _registered[name] = env._replace(spec=replace(env.spec, name=name))
+
+
+def _find(name: str) -> JaxEnv | None:
+    return BUILTIN.get(name) or _registered.get(name) or team(name)
+
+
+def _names() -> Collection[str]:
+    return [*BUILTIN, *TEAMS, *_registered]
+
+
+def _recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
+    env = _find(name)
+    assert env is not None
+    others = sorted(options.keys() - {"max_episode_steps"})
+    if others:
+        raise UnknownOptions(f"jax:{name} takes only the option max_episode_steps, not {', '.join(others)}")
+    return from_jax(env._replace(spec=replace(env.spec, **options)))
+
+
+SUITE = Suite(
+    _recipe,
+    _names,
+    knows=lambda name: _find(name) is not None,
+    needs_prefix=lambda name: False,
+)

@@ -1,0 +1,228 @@
+"""Environments in Python, stepped by callbacks from compiled code.
+
+A token in the state puts the callbacks in order: every step returns it with its count one higher. It also
+carries the device's index, because every argument of a callback costs about 20 microseconds.
+
+An exception must not leave a callback: the other devices would wait for this one until XLA aborts the
+process. So the exception is kept in a list, the device's environments stop, and the caller of the program
+calls `take_crash()` each time the program returns.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import io_callback
+
+from shoal.distributed.mesh import local_device_index
+from shoal.envs.worlds.gymnasium import worlds_by_env
+from shoal.errors import ShoalError
+from shoal.types import Augmentation, Box, Env, EnvSpec, ObservationSpace, TimeStep, Tree
+
+Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Raw observations, rewards, terminated, truncated, valid, whether what is scored is over: N each."""
+
+
+class EnvironmentCrashed(ShoalError):
+    """An environment raised; the message is one line, `traceback_text` the environment's own traceback."""
+
+    def __init__(self, name: str, error: BaseException):
+        reason = str(error).strip().splitlines()
+        super().__init__(f"{name} raised {type(error).__name__}" + (f": {reason[0]}" if reason else ""))
+        below = error.__traceback__
+        while below is not None and os.path.dirname(below.tb_frame.f_code.co_filename) == _ADAPTERS:
+            below = below.tb_next
+        self.traceback_text = "".join(traceback.format_exception(type(error), error, below))
+
+
+_ADAPTERS = os.path.dirname(__file__)
+"""Lines of a traceback in this folder are ours and not the environment's."""
+
+_crashes: list[EnvironmentCrashed] = []
+"""Exceptions from callbacks, oldest first. A callback has no other way to reach its program's caller."""
+
+
+def take_crash() -> EnvironmentCrashed | None:
+    """The first exception an environment raised since the last call, or None; forgets them all.
+
+    Call it after every run of a program that steps such an environment: what a run with a crash in it
+    returned is worthless.
+    """
+    first = _crashes[0] if _crashes else None
+    _crashes.clear()
+    return first
+
+
+def raise_crash() -> None:
+    """Raise what `take_crash` finds, if anything."""
+    if crash := take_crash():
+        raise crash
+
+
+@contextmanager
+def one_line_errors(name: str) -> Iterator[None]:
+    """Turn exceptions into a `ShoalError` of one line; those the environment raises are its crash."""
+    try:
+        yield
+    except ShoalError:
+        raise
+    except ModuleNotFoundError as error:
+        raise ShoalError(f"{name} needs {error.name}: pip install {error.name}") from error
+    except Exception as error:
+        if isinstance(error, ImportError) or _is_gymnasium_error(error):
+            raise ShoalError(f"{name}: {' '.join(str(error).split())}") from error
+        raise EnvironmentCrashed(name, error) from error
+
+
+def _is_gymnasium_error(error: Exception) -> bool:
+    gymnasium = sys.modules.get("gymnasium")
+    return gymnasium is not None and isinstance(error, gymnasium.error.Error)
+
+
+class HostState(NamedTuple):
+    """What one device carries from step to step; globally the token's first axis is the devices'."""
+
+    token: Array  # (1, 2) int32: which device this is, how many steps it has taken
+
+
+class HostAdapter(NamedTuple):
+    """Converts between the environment's arrays and ours."""
+
+    spec: EnvSpec
+    observe: Callable[[Any], Tree]
+    act: Callable[[np.ndarray], np.ndarray]
+    scored: bool
+    """Whether the environment says itself when an episode is over (`info["episode_over"]`)."""
+
+
+class HostEnvs(Protocol):
+    """The N environments of one device. The step after an episode's end is its reset."""
+
+    def reset(self, worlds: list[dict[str, float]]) -> Any:
+        """Start from the environments' seeds, in these worlds; [] keeps the worlds."""
+        ...
+
+    def restart(self) -> Any:
+        """Start new episodes; random numbers continue."""
+        ...
+
+    def step(self, actions: Any) -> Step: ...
+
+    def render(self, index: int) -> np.ndarray | None: ...
+
+
+def host_env(adapter: HostAdapter, devices: Sequence[HostEnvs], num_envs: int) -> Env:
+    """The environment that calls `devices`, one group of N Python environments for each device."""
+    name, axes = adapter.spec.name, (num_envs, *adapter.spec.agent_axis)
+    blank, no_reward = _blank(adapter.spec.observation, axes), np.zeros(axes, np.float32)
+    crash: list[EnvironmentCrashed] = []  # of any device: after one crash the others stop too
+    false = np.zeros(num_envs, bool)
+    num_flags = 4 if adapter.scored else 3  # whatever crosses a callback costs time
+
+    def guarded(call: Callable[[], Step]) -> tuple[Tree, ...]:
+        """Our arrays of one call, or blank ones after a crash."""
+        try:
+            if not crash:
+                obs, reward, *flags = call()
+                flags = [np.asarray(flag, bool) for flag in flags[:num_flags]]
+                return adapter.observe(obs), np.asarray(reward, np.float32), *flags
+        except BaseException as error:  # even SystemExit: nothing may leave a callback
+            crash.append(EnvironmentCrashed(name, error))
+        if not _crashes:
+            _crashes.append(crash[0])
+        return blank, no_reward, *[false] * num_flags
+
+    with_first_obs = (no_reward, *[false] * 4)
+    one_more = np.array([[0, 1]], np.int32)
+
+    def host_reset(index, params):
+        call = lambda: (devices[int(index)].reset(worlds_by_env(params)), *with_first_obs)
+        return np.array([[index, 0]], np.int32), *guarded(call)
+
+    def host_restart(token):
+        token = np.asarray(token)
+        return token + one_more, *guarded(lambda: (devices[token[0, 0]].restart(), *with_first_obs))
+
+    def host_step(token, action):
+        token = np.asarray(token)
+        call = lambda: devices[token[0, 0]].step(adapter.act(np.asarray(action)))
+        return token + one_more, *guarded(call)
+
+    shapes = (
+        jax.ShapeDtypeStruct((1, 2), jnp.int32),
+        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), blank),
+        jax.ShapeDtypeStruct(axes, jnp.float32),
+        *[jax.ShapeDtypeStruct((num_envs,), bool)] * num_flags,
+    )
+
+    def reset(keys, params):
+        del keys  # every environment has its seed already
+        index = local_device_index(len(devices))
+        return _state_and_time_step(io_callback(host_reset, shapes, index, params))
+
+    def restart(keys, state):
+        del keys
+        return _state_and_time_step(io_callback(host_restart, shapes, state.token))
+
+    def step(state, action, chance):
+        del chance
+        return _state_and_time_step(io_callback(host_step, shapes, state.token, action))
+
+    def render(state, index):
+        jax.block_until_ready(state)
+        with one_line_errors(name):
+            picture = devices[index // num_envs].render(index % num_envs)
+        if picture is None:
+            raise ShoalError(f"{name} draws no pictures (render_mode rgb_array)")
+        return np.asarray(picture, np.uint8)
+
+    no_chance = lambda keys, state, num_steps: ()
+    return Env(adapter.spec, reset, no_chance, step, render, None if adapter.scored else restart)
+
+
+def host_augmentation(name: str, copies: int, variants: Callable[[Tree], Tree]) -> Augmentation:
+    """Variants of observations, (B, ...) -> (B, K, ...), computed by a callback."""
+    return Augmentation(copies, partial(_call_variants, name, copies, variants))
+
+
+def _call_variants(name: str, copies: int, variants: Callable[[Tree], Tree], obs: Tree) -> Tree:
+    def host_variants(obs):
+        obs = jax.tree.map(np.asarray, obs)
+        try:
+            return variants(obs)
+        except BaseException as error:  # even SystemExit: nothing may leave a callback
+            _crashes.append(EnvironmentCrashed(name, error))
+            return jax.tree.map(lambda x: np.repeat(x[:, None], copies, 1), obs)
+
+    shaped = lambda x: jax.ShapeDtypeStruct((x.shape[0], copies, *x.shape[1:]), x.dtype)
+    return jax.pure_callback(host_variants, jax.tree.map(shaped, obs), obs, vmap_method="sequential")
+
+
+def stack_observations(observations: list[Any]) -> Any:
+    """Observations of one structure as that structure of batches."""
+    match observations[0]:
+        case dict():
+            return {key: stack_observations([obs[key] for obs in observations]) for key in observations[0]}
+        case tuple():
+            return tuple(stack_observations(list(parts)) for parts in zip(*observations, strict=True))
+    return np.stack(observations)
+
+
+def _state_and_time_step(answer: tuple) -> tuple[HostState, TimeStep]:
+    token, obs, reward, terminated, truncated, valid, *over = answer
+    score = {"episode_over": over[0]} if over else {}
+    return HostState(token), TimeStep(obs, reward, terminated, truncated, valid, info=score)
+
+
+def _blank(observation: ObservationSpace, axes: tuple[int, ...]) -> Tree:
+    if isinstance(observation, Box):
+        return np.zeros((*axes, *observation.shape), observation.dtype)
+    return {key: _blank(box, axes) for key, box in observation.items()}

@@ -1,0 +1,56 @@
+"""What an environment suite offers: the contract between an adapter and the registry of environments."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+from shoal.errors import ShoalError
+from shoal.types import EnvRecipe
+
+
+class UnknownOptions(ShoalError):
+    """An implementation of an environment does not have the options it was given."""
+
+
+def always(name: str) -> bool:
+    """True for every name."""
+    return True
+
+
+class Suite(NamedTuple):
+    """One library of environments. Nothing of the library is imported before one of these is called.
+
+    recipe(name, options) -> EnvRecipe      raises UnknownOptions where options are not the environment's
+    names() -> the names to list            called only where the library is installed
+    knows(name) -> bool                     whether there is such an environment; without it, those listed
+    needs_prefix(name) -> bool              whether `name` without a prefix never means this suite
+    """
+
+    recipe: Callable[[str, dict[str, Any]], EnvRecipe]
+    names: Callable[[], Collection[str]]
+    knows: Callable[[str], bool] | None = None
+    needs_prefix: Callable[[str], bool] = always
+    library: str | None = None
+    """The module that must be installed, if any; pip calls the package the same."""
+
+    def has(self, name: str) -> bool:
+        """Whether the suite has an environment called `name`."""
+        return self.knows(name) if self.knows else name in self.names()
+
+
+def import_user_module(module: str, name: str) -> None:
+    """Import a module of the user's, also from the current folder; `name` is for errors."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise ShoalError(f"{name}: module {module} needs {error.name}, which is not installed") from error
+        raise ShoalError(f"{name}: no module {module!r} here or among the installed packages") from error
+    except Exception as error:
+        raise ShoalError(
+            f"{name}: importing {module} raised {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
