@@ -1,6 +1,6 @@
-"""What must hold on 1, 2 and 4 devices alike; run by test_movement.py in a process that has four.
+"""What must hold on 1, 2 and 4 devices alike; run by test_routing.py in a process that has four.
 
-python tests/exchange/on_four_devices.py
+python tests/exchanges/on_four_devices.py
 """
 
 import jax

@@ -16,9 +16,9 @@ import pytest
 from shoal.distributed.launch import _own_gpus as own_gpus
 from shoal.distributed.launch import launch
 from shoal.training.program import make_trainer
-from tests.together import CONFIG
+from tests.distributed.one_of_several import CONFIG
 
-TOGETHER = Path(__file__).with_name("together.py")
+TOGETHER = Path(__file__).with_name("one_of_several.py")
 SMALL = [
     "--num-envs",
     "4",
