@@ -7,7 +7,7 @@ from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.td3 import TD3Config, td3
 from shoal.nets.actor_critic import actor_critic
-from shoal.runs.config import preset
+from shoal.runs.presets import preset
 from shoal.training.config import TrainConfig
 from shoal.training.evaluate import evaluate
 from shoal.training.loop import Report, train

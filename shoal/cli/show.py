@@ -189,9 +189,19 @@ def window(frames: Sequence[np.ndarray], fps: int) -> None:
 
 
 def _next(folder: Path) -> None:
-    # After `make demo` it is not on the path; and a process of several is not called by that name.
-    name = "shoal" if shutil.which("shoal") or sys.argv[0].endswith(".py") else sys.argv[0]
-    print(f"next: {name} eval {folder}    {name} play {folder} --gif out.gif    {name} plot {folder}")
+    """Commands for what comes next, a line each."""
+    name = _command()
+    print("next:")
+    for arguments in (f"eval {folder}", f"play {folder} --gif out.gif", f"plot {folder}"):
+        print(f"  {name} {arguments}")
+
+
+def _command() -> str:
+    """What starts this command here: its name where the shell finds it, or else its shortest path."""
+    if shutil.which("shoal") or sys.argv[0].endswith(".py"):  # a process of several has another name
+        return "shoal"
+    path = Path(sys.argv[0])
+    return min(str(path), os.path.relpath(path), key=len)
 
 
 def _scores(returns: np.ndarray) -> str:

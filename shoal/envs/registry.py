@@ -53,6 +53,19 @@ def make(name: str, **options: Any) -> EnvRecipe:
     raise refusal or _unknown(name, identifier, prefixes)
 
 
+def suite_of(name: str) -> str | None:
+    """The prefix of the suite that a name picks; None where no suite has it.
+
+    >>> suite_of("CartPole-v1"), suite_of("gym:CartPole-v1"), suite_of("jax:Nothing-v0")
+    ('jax', 'gym', None)
+    """
+    prefixes, identifier = _resolve(name)
+    known = (
+        prefix for prefix in prefixes if _is_installed(SUITES[prefix]) and SUITES[prefix].has(identifier)
+    )
+    return next(known, None)
+
+
 def list_environments(pattern: str | None = None) -> list[tuple[str, str]]:
     """Every known name with the prefix of a suite that has it; `pattern` is a part of the name or a glob.
 

@@ -1,6 +1,6 @@
 """Deep Q-learning (Mnih et al. 2015) with two estimates (van Hasselt et al. 2016), for one learner."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -12,11 +12,29 @@ from jax import Array
 from shoal.errors import ShoalError
 from shoal.learners import gradients, observations, replay
 from shoal.learners.context import ALONE, LearnerContext, check_single_agent
-from shoal.learners.replay import ReplayBuffer, ReplayConfig, Transition, check_at_least_one
+from shoal.learners.replay import ReplayBuffer, ReplayConfig, Transition
 from shoal.nets.actor_critic import Policy, make_policy
 from shoal.ops import masks, peers, trees
 from shoal.ops.statistics import weighted_mean
+from shoal.settings import check_at_least, get
 from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, Tree
+
+
+@dataclass(frozen=True)
+class DQNExplorationConfig:
+    """The chance of random actions."""
+
+    initial: float = 1.0
+    """Chance of a random action at the start."""
+    final: float = 0.05
+    """Chance of one in the end."""
+    fraction: float = 0.1
+    """The part of the run over which it falls, linearly."""
+
+    def __post_init__(self):
+        check_at_least(self, 0, "fraction", group="exploration")
+        if not 0 <= self.final <= 1 or not 0 <= self.initial <= 1:
+            raise ShoalError("exploration.initial and exploration.final must be between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -35,12 +53,7 @@ class DQNConfig(ReplayConfig):
     """Let the network choose the next action that its target judges."""
     target_every: int = 10_000
     """Environment steps between moves of the target network."""
-    exploration_initial: float = 1.0
-    """Chance of a random action at the start."""
-    exploration_final: float = 0.05
-    """Chance of one in the end."""
-    exploration_fraction: float = 0.1
-    """The part of the run over which it falls, linearly."""
+    exploration: DQNExplorationConfig = field(default_factory=DQNExplorationConfig)
 
     evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "gamma")
     """What a population changes unless told."""
@@ -49,11 +62,7 @@ class DQNConfig(ReplayConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_at_least_one(self, "target_every")
-        if not 0 <= self.exploration_final <= 1 or not 0 <= self.exploration_initial <= 1:
-            raise ShoalError("exploration_initial and exploration_final must be between 0 and 1")
-        if self.exploration_fraction < 0:
-            raise ShoalError("exploration_fraction must not be negative")
+        check_at_least(self, 1, "target_every")
 
 
 class Hypers(NamedTuple):
@@ -115,15 +124,15 @@ def init(setup: DQNSetup, key: Array) -> LearnerState:
         setup.num_actions,
         hidden=config.hidden,
         activation=config.activation,
-        images=config.network,
-        init=config.init,
+        images=config.network.images,
+        init=config.network.init,
     )
     params = Params(critic, critic)
     return LearnerState(
         params=params,
         statistics=observations.empty_moments(spec.observation) if config.norm_obs else {},
         opt_state=gradients.optimiser(config.optimiser, 0.0).init(critic),
-        hypers=Hypers(**{name: jnp.float32(getattr(config, name)) for name in Hypers._fields}),
+        hypers=Hypers(**{name: jnp.float32(get(config, name)) for name in Hypers._fields}),
         private=empty_buffer(
             setup, config.num_envs, config.buffer_size, warming_up=config.learning_starts > 0
         ),
@@ -168,7 +177,7 @@ def pick_one(allowed: Array | None, num: int, noise: Array) -> Array:
 def exploration(setup: DQNSetup, state: LearnerState) -> Array:
     """The chance of a random action: 1 at first, then falling linearly over a part of the run."""
     config, hypers = setup.config, state.hypers
-    span = max(config.exploration_fraction * setup.num_updates * config.rollout_size, 1.0)
+    span = max(config.exploration.fraction * setup.num_updates * config.rollout_size, 1.0)
     done = jnp.minimum(state.private.num_steps / span, 1.0)
     chance = hypers.exploration_initial + done * (hypers.exploration_final - hypers.exploration_initial)
     return jnp.where(state.private.warming_up, 1.0, chance)

@@ -110,7 +110,9 @@ def ppo(config: PPOConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Le
     masks.check(spec)
     num_updates, axes, shards, network = context
     if config.remembers:
-        sequences.check_division(config.num_envs, config.num_minibatches * config.grad_accumulation, shards)
+        sequences.check_division(
+            config.num_envs, config.num_minibatches * config.network.grad_accumulation, shards
+        )
     network = network or default_network(config)
     setup = PPOSetup(config, spec, distribution_for(spec.action), network, num_updates, axes, shards)
     recurrent = config.remembers  # its policy at an observation depends on those before it
@@ -130,41 +132,42 @@ def ppo(config: PPOConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Le
 
 def default_network(config: PPOConfig) -> NetworkMaker | RecurrentNetworkMaker:
     """The network that the settings describe."""
+    network, memory = config.network, config.memory
     layers = {
         "hidden": config.hidden,
-        "critic_hidden": config.critic_hidden,
+        "critic_hidden": network.critic_hidden,
         "activation": config.activation,
-        "images": config.network,
-        "init": config.init,
-        "init_log_std": config.init_log_std,
-        "split": Split(config.split_start, config.split_keys, config.split_hidden),
+        "images": network.images,
+        "init": network.init,
+        "init_log_std": network.init_log_std,
+        "split": Split(network.split_start, network.split_keys, network.split_hidden),
     }
-    if config.memory == "none":
+    if memory.kind == "none":
         return actor_critic(**layers)
-    return recurrent_actor_critic(config.memory, config.memory_size, **layers)
+    return recurrent_actor_critic(memory.kind, memory.size, **layers)
 
 
 def init(setup: PPOSetup, key: Array) -> LearnerState:
     """A learner that has seen nothing."""
     config = setup.config
     params = setup.make_network(key, setup.spec, setup.distribution.num_outputs)
-    settings = (getattr(config, name) for name in Hypers._fields)
-    hypers = Hypers(*(jnp.float32(x if isinstance(x, int | float) else jnp.inf) for x in settings))
+    number = lambda x: jnp.float32(x if isinstance(x, int | float) else jnp.inf)
+    hypers = Hypers(**{name: number(x) for name, x in config.hypers.items()})
     moments = empty_moments(setup.spec.observation) if config.norm_obs else {}
     num_envs = config.num_envs // setup.shards
     carry = initial_carry(setup, params, num_envs)
     private = Private(
         num_updates=jnp.int32(0),
-        kl_coef=jnp.float32(config.kl_coef),
+        kl_coef=jnp.float32(config.kl.coef),
         discounted_return=jnp.zeros(num_envs),
         carry=carry,
         start=carry,
-        reward_range=targets.empty_reward_range() if config.bootstrap_clip == "dynamic" else (),
+        reward_range=targets.empty_reward_range() if config.value.bootstrap_clip == "dynamic" else (),
     )
     opt_state = optimiser(hypers).init(ravel_pytree(params)[0])
     return LearnerState(
         params=params,
-        statistics=Statistics(moments, statistics.empty(), statistics.empty() if config.norm_value else ()),
+        statistics=Statistics(moments, statistics.empty(), statistics.empty() if config.value.norm else ()),
         opt_state=opt_state,
         hypers=hypers,
         private=private,
@@ -245,7 +248,7 @@ def scale_rewards(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> tup
             private=state.private._replace(discounted_return=start),
         )
     reward = targets.clip_rewards(config, state.hypers, reward)
-    if config.bootstrap_clip == "dynamic":
+    if config.value.bootstrap_clip == "dynamic":
         seen = targets.update_reward_range(state.private.reward_range, reward, rollout.valid, setup.everyone)
         state = state._replace(private=state.private._replace(reward_range=seen))
     return state, rollout._replace(reward=reward)
@@ -278,7 +281,7 @@ def assess(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> Batch:
         outputs, value = jax.lax.map(state.params, obs) if pictures else state.params(obs)
         _, last_value = state.params(last_obs)
     outputs = restrict(setup, obs, outputs)
-    if setup.config.norm_value:
+    if setup.config.value.norm:
         value, last_value = (targets.denormalise(x, state.statistics.targets) for x in (value, last_value))
     next_value = jnp.concatenate([value[1:], last_value[None]])
     ends, hypers = (rollout.terminated, rollout.truncated, rollout.valid), state.hypers
@@ -287,7 +290,7 @@ def assess(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> Batch:
     )
     weight = rollout.valid.astype(jnp.float32)
     target = advantage + value
-    if setup.config.clips_bootstrap:
+    if setup.config.value.clips_bootstrap:
         bootstrap = targets.clip_bootstrap(setup.config, hypers, state.private.reward_range, next_value)
         target = rewards_to_go(rollout.reward, bootstrap, *ends, hypers.gamma)
     if setup.config.norm_adv == "batch":
@@ -295,7 +298,7 @@ def assess(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> Batch:
     log_prob = setup.distribution.log_prob(outputs, rollout.action)
     outputs = outputs if setup.config.objective in ("kl", "mdpo") else ()
     aggregate = partial(
-        peers.aggregate, setup.distribution, setup.config.comm_direction, setup.config.comm_form
+        peers.aggregate, setup.distribution, setup.config.peers.direction, setup.config.peers.form
     )
     heard = tuple(aggregate(given) for given in rollout.peer_targets)
     heard = tuple(one._replace(outputs=restrict(setup, obs, one.outputs)) for one in heard)
@@ -309,7 +312,7 @@ def assess(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> Batch:
 
 def update_target_moments(setup: PPOSetup, state: LearnerState, batch: Batch) -> LearnerState:
     """The learner whose moments of targets have a rollout's in them, where targets are standardised."""
-    if not setup.config.norm_value:
+    if not setup.config.value.norm:
         return state
     fresh = statistics.summarise(batch.target, batch.weight, setup.everyone)
     moments = statistics.merge(state.statistics.targets, fresh)
@@ -318,7 +321,7 @@ def update_target_moments(setup: PPOSetup, state: LearnerState, batch: Batch) ->
 
 def normalise_targets(setup: PPOSetup, state: LearnerState, batch: Batch) -> Batch:
     """The batch with values and targets in the units that the critic speaks in."""
-    if not setup.config.norm_value:
+    if not setup.config.value.norm:
         return batch
     value, target = (targets.normalise(x, state.statistics.targets) for x in (batch.value, batch.target))
     return batch._replace(value=value, target=target)
@@ -329,7 +332,7 @@ def policy_terms(setup: PPOSetup, state: LearnerState, obs: Tree) -> tuple[Array
     config = setup.config
     outputs, _ = state.params(standardise(setup, state, obs))
     outputs = restrict(setup, obs, outputs)
-    return peers.policy_terms(setup.distribution, config.comm_direction, config.comm_form, outputs)
+    return peers.policy_terms(setup.distribution, config.peers.direction, config.peers.form, outputs)
 
 
 def distance(setup: PPOSetup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
@@ -342,7 +345,7 @@ def distance(setup: PPOSetup, state: LearnerState, other: LearnerState, obs: Tre
 def value(setup: PPOSetup, state: LearnerState, obs: Tree) -> Array:
     """What the critic says of each observation, in the environment's own rewards."""
     _, value = state.params(standardise(setup, state, obs))
-    value = targets.denormalise(value, state.statistics.targets) if setup.config.norm_value else value
+    value = targets.denormalise(value, state.statistics.targets) if setup.config.value.norm else value
     return value * reward_scale(state.statistics.returns) if setup.config.norm_reward else value
 
 
@@ -353,14 +356,14 @@ def learn(
     config = setup.config
     if config.objective == "mdpo":
         remaining = jnp.maximum(1.0 - state.private.num_updates / setup.num_updates, 0.0)
-        kl_coef = config.kl_coef / jnp.maximum(remaining, 1 / setup.num_updates)
+        kl_coef = config.kl.coef / jnp.maximum(remaining, 1 / setup.num_updates)
         state = state._replace(private=state.private._replace(kl_coef=kl_coef))
     step = partial(improve, setup, state)
     pieces = 1 if config.remembers else config.num_steps  # that an environment's part is cut into
     strata = stratify(pieces, config.num_envs, config.num_minibatches, setup.shards)
     orders = shuffles(key, config.update_epochs, pieces, strata, config.num_minibatches, setup.shards)
     weighing = partial(weigh, config.norm_adv, setup.data)
-    if config.recalc_adv and config.update_epochs > 1:
+    if config.value.recalculate and config.update_epochs > 1:
         again = lambda params: normalise_targets(
             setup, state, assess(setup, state._replace(params=params), rollout)
         )
@@ -372,7 +375,7 @@ def learn(
         before, running = carry
         after, metrics = jax.lax.scan(step, before, cut(before[0], given))
         metrics = jax.tree.map(jnp.mean, metrics)
-        if config.target_kl is None:
+        if config.kl.limit is None:
             return (after, running), (metrics, running)
         after = trees.where(running, after, before)
         kl = pmean(metrics["approx_kl"], setup.axes)
@@ -404,7 +407,7 @@ def improve(
     """One step of the optimiser on one minibatch, whose gradient may be computed in pieces."""
     params, opt_state = carry
     gradient = jax.grad(partial(loss, setup, state), has_aux=True)
-    grads, metrics = accumulate_gradients(gradient, params, batch, setup.config.grad_accumulation)
+    grads, metrics = accumulate_gradients(gradient, params, batch, setup.config.network.grad_accumulation)
     grads, denormalise = ravel_pytree(grads)  # one long vector: fewer, longer operations
     grads, metrics = psum((grads, metrics), setup.data)  # each device's is its samples' part of the sum
     grads = pmean(grads, setup.axes)
@@ -435,9 +438,9 @@ def loss(setup: PPOSetup, state: LearnerState, params: Tree, batch: Batch) -> tu
     else:
         policy = losses.surrogate(ratio, batch.advantage)
     error = losses.squared_error
-    if setup.config.value_loss == "huber":
-        error = partial(losses.huber_error, delta=setup.config.huber_delta)
-    if setup.config.clip_vloss:
+    if setup.config.value.loss == "huber":
+        error = partial(losses.huber_error, delta=setup.config.value.huber_delta)
+    if setup.config.value.clip:
         wrong = losses.clipped_error(error, value, batch.value, batch.target, hypers.clip_coef)
     else:
         wrong = error(value, batch.target)
@@ -452,7 +455,7 @@ def loss(setup: PPOSetup, state: LearnerState, params: Tree, batch: Batch) -> tu
     if setup.config.objective == "mdpo":
         terms["kl"] = state.private.kl_coef * total(distribution.kl(outputs, batch.outputs))
     for peer in batch.peers:
-        apart = peers.penalty(distribution, setup.config.comm_direction, peer, outputs)
+        apart = peers.penalty(distribution, setup.config.peers.direction, peer, outputs)
         penalty = hypers.comm_penalty_coeff * total(apart)
         terms["neighbours"] = terms.get("neighbours", 0.0) + penalty
     if setup.config.prox_coef:
@@ -478,7 +481,7 @@ def optimiser(hypers: Hypers) -> optax.GradientTransformation:
 
 def standardise(setup: PPOSetup, state: LearnerState, obs: Tree) -> Tree:
     """Observations as the network sees them."""
-    return observations.standardise(obs, state.statistics.obs, setup.config.clip_obs)
+    return observations.standardise(obs, state.statistics.obs, setup.config.inputs.clip_obs)
 
 
 def restrict(setup: PPOSetup, obs: Tree, outputs: Array) -> Array:

@@ -42,15 +42,19 @@ def ppo_with_wrappers(config: PPOConfig, spec: EnvSpec, context: LearnerContext)
 
     def one(spec: EnvSpec, config: PPOConfig) -> Learner:
         learner = ppo(config, spec, context)
-        return curious(learner, config, spec, context.axes, context.shards) if config.curiosity else learner
+        return (
+            curious(learner, config, spec, context.axes, context.shards)
+            if config.curiosity.enabled
+            else learner
+        )
 
     if spec.agents is None:
-        return augmented(partial(one, spec), config, spec) if config.augment else one(spec, config)
-    if config.augment:
-        raise ShoalError("augment is for environments with one agent")
+        return augmented(partial(one, spec), config, spec) if config.inputs.augment else one(spec, config)
+    if config.inputs.augment:
+        raise ShoalError("inputs.augment is for environments with one agent")
     plans = tuple(in_iterations(plan, config.rollout_size) for plan in config.schedules)
     player = lambda seen, num_envs: one(seen, replace(config, num_envs=num_envs, schedules=plans))
-    return team(player, config, spec, config.num_envs, context.shards)
+    return team(player, config.team, spec, config.num_envs, context.shards)
 
 
 ALGORITHMS = {

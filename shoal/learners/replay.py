@@ -4,16 +4,41 @@ A transition is `n` steps of one episode, or those that were left of it. Its rew
 a discount that changes is the one that counts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.errors import ShoalError, check_choices
+from shoal.errors import ShoalError
 from shoal.ops import trees
+from shoal.settings import check_at_least, check_choices
 from shoal.types import EnvSpec, ObservationSpace, Rollout, Tree
+
+
+@dataclass(frozen=True)
+class ReplayNetworkConfig:
+    """Pictures and first weights."""
+
+    images: Literal["nature", "impala", "mlp"] = "nature"
+    """What pictures go through, before the hidden layers."""
+    init: Literal["orthogonal", "xavier", "fan_in"] = "fan_in"
+    """How weights begin."""
+
+    def __post_init__(self):
+        check_choices(self, "network")
+
+
+@dataclass(frozen=True)
+class ReplayPeersConfig:
+    """How the learner is held near others (exchange neighbours)."""
+
+    coef: float = 0.1
+    """Weight of the distance to what an exchange shows the learner."""
+
+    def __post_init__(self):
+        check_at_least(self, 0, "coef", group="peers")
 
 
 @dataclass(frozen=True)
@@ -44,8 +69,6 @@ class ReplayConfig:
     """Standardise observations by running statistics (pictures are left alone)."""
     clip_obs: float = 10.0
     """Bound on standardised observations."""
-    comm_penalty_coeff: float = 0.1
-    """Weight of the distance to what an exchange shows the learner (exchange neighbours)."""
     prox_coef: float = 0.0
     """Weight of the squared distance to the model last received (FedProx)."""
     optimiser: Literal["adam", "sgd"] = "adam"
@@ -54,10 +77,8 @@ class ReplayConfig:
     """Sizes of the hidden layers."""
     activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "relu"
     """Activation between layers."""
-    network: Literal["nature", "impala", "mlp"] = "nature"
-    """What pictures go through, before the hidden layers."""
-    init: Literal["orthogonal", "xavier", "fan_in"] = "fan_in"
-    """How weights begin."""
+    network: ReplayNetworkConfig = field(default_factory=ReplayNetworkConfig)
+    peers: ReplayPeersConfig = field(default_factory=ReplayPeersConfig)
 
     divisible: ClassVar[bool] = False
     """Whether several devices may share a learner's environments; a replay is in one place."""
@@ -89,22 +110,14 @@ class ReplayConfig:
 
     def __post_init__(self):
         check_choices(self)
-        for name in ("num_envs", "num_steps", "batch_size", "buffer_size", "n_step"):
-            check_at_least_one(self, name)
+        check_at_least(self, 1, "num_envs", "num_steps", "batch_size", "buffer_size", "n_step")
+        check_at_least(self, 0, "prox_coef")
         if self.num_gradients < 1 or self.learning_starts < 0:
             raise ShoalError("gradient_steps must be at least 1, and learning_starts not negative")
         if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 < self.tau <= 1:
             raise ShoalError(
                 "learning_rate must be positive, gamma between 0 and 1, tau above 0 and at most 1"
             )
-        if self.comm_penalty_coeff < 0 or self.prox_coef < 0:
-            raise ShoalError("comm_penalty_coeff and prox_coef must not be negative")
-
-
-def check_at_least_one(config: ReplayConfig, name: str) -> None:
-    """Raise where a setting counts fewer than one."""
-    if getattr(config, name) < 1:
-        raise ShoalError(f"{name} must be at least 1, not {getattr(config, name)}")
 
 
 class Transition(NamedTuple):

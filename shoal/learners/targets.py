@@ -11,17 +11,17 @@ from shoal.ops.statistics import Running
 
 def clip_rewards(config: PPOConfig, hypers: Hypers, reward: Array) -> Array:
     """Rewards no larger than `clip_reward` and no smaller than `reward_floor`, where these are set."""
-    if config.clip_reward is None and config.reward_floor is None:
+    if config.inputs.clip_reward is None and config.inputs.reward_floor is None:
         return reward
-    low = -hypers.clip_reward if config.reward_floor is None else hypers.reward_floor
+    low = -hypers.clip_reward if config.inputs.reward_floor is None else hypers.reward_floor
     return jnp.clip(reward, low, hypers.clip_reward)
 
 
 def clip_bootstrap(config: PPOConfig, hypers: Hypers, reward_range: Array, value: Array) -> Array:
     """Values within the bounds of what may stand for the rewards that a rollout does not show."""
-    if config.bootstrap_clip == "dynamic":
+    if config.value.bootstrap_clip == "dynamic":
         return jnp.clip(value, reward_range[0], reward_range[1])
-    low = -hypers.bootstrap_clip if config.bootstrap_floor is None else hypers.bootstrap_floor
+    low = -hypers.bootstrap_clip if config.value.bootstrap_floor is None else hypers.bootstrap_floor
     return jnp.clip(value, low, hypers.bootstrap_clip)
 
 

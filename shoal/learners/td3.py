@@ -3,7 +3,7 @@
 Actions are numbers between -1 and 1 in here, whatever the environment's bounds; noise is in the same units.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from typing import ClassVar, Literal, NamedTuple
@@ -17,14 +17,46 @@ from jax import Array
 from shoal.errors import ShoalError
 from shoal.learners import gradients, observations, replay
 from shoal.learners.context import ALONE, LearnerContext, check_single_agent
-from shoal.learners.replay import ReplayBuffer, ReplayConfig, Transition, check_at_least_one
+from shoal.learners.replay import ReplayBuffer, ReplayConfig, Transition
 from shoal.nets.actor_critic import ActionValue, Policy, make_action_value, make_policy
 from shoal.ops import masks, peers, trees
 from shoal.ops.statistics import weighted_mean
+from shoal.settings import check_at_least, check_choices, get
 from shoal.types import Box, EnvSpec, Learner, LearnerState, Rollout, Tree
 
 UNROLL = 4
 """Critic updates that are written out one after another instead of as a loop."""
+
+
+@dataclass(frozen=True)
+class TD3ExplorationConfig:
+    """Noise on actions."""
+
+    kind: Literal["gaussian", "ou"] = "gaussian"
+    """Independent noise, or one that remembers (Ornstein-Uhlenbeck)."""
+    noise: float = 0.1
+    """Its deviation."""
+    theta: float = 0.15
+    """How fast its memory fades per step (ou)."""
+
+    def __post_init__(self):
+        check_choices(self, "exploration")
+        check_at_least(self, 0, "noise", group="exploration")
+        if not 0 < self.theta <= 1:
+            raise ShoalError(f"exploration.theta must be above 0 and at most 1, not {self.theta}")
+
+
+@dataclass(frozen=True)
+class TargetNoiseConfig:
+    """Noise on the actions of the target network."""
+
+    noise: float = 0.2
+    """Its deviation."""
+    clip: float = 0.5
+    """Bound on it."""
+
+    def __post_init__(self):
+        check_at_least(self, 0, "noise", "clip", group="target")
 
 
 @dataclass(frozen=True)
@@ -35,18 +67,10 @@ class TD3Config(ReplayConfig):
     """The actor's step size; the critics', whatever becomes of it, unless given."""
     policy_delay: int = 2
     """Critic updates for each of the actor and the targets."""
-    exploration_noise: float = 0.1
-    """Deviation of the noise on actions."""
-    exploration: Literal["gaussian", "ou"] = "gaussian"
-    """Independent noise, or one that remembers (Ornstein-Uhlenbeck)."""
-    ou_theta: float = 0.15
-    """How fast that memory fades per step."""
-    target_noise: float = 0.2
-    """Deviation of the noise on the target's actions."""
-    target_noise_clip: float = 0.5
-    """Bound on it."""
     prox_form: Literal["parameters", "outputs"] = "parameters"
     """What prox_coef keeps near: parameters, or the actions and values they give."""
+    exploration: TD3ExplorationConfig = field(default_factory=TD3ExplorationConfig)
+    target: TargetNoiseConfig = field(default_factory=TargetNoiseConfig)
 
     evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "exploration_noise")
     """What a population changes unless told."""
@@ -62,12 +86,9 @@ class TD3Config(ReplayConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_at_least_one(self, "policy_delay")
+        check_at_least(self, 1, "policy_delay")
         if self.actor_learning_rate is not None and self.actor_learning_rate <= 0:
             raise ShoalError("actor_learning_rate must be positive")
-        noises = (self.exploration_noise, self.target_noise, self.target_noise_clip)
-        if min(noises) < 0 or not 0 < self.ou_theta <= 1:
-            raise ShoalError("noise must not be negative, and ou_theta above 0 and at most 1")
 
 
 class Hypers(NamedTuple):
@@ -157,13 +178,13 @@ def init(setup: TD3Setup, key: Array) -> LearnerState:
     layers = {
         "hidden": config.hidden,
         "activation": config.activation,
-        "images": config.network,
-        "init": config.init,
+        "images": config.network.images,
+        "init": config.network.init,
     }
     actor = make_policy(key_actor, spec, num_actions, **layers)
     first, second = (make_action_value(key, spec, num_actions, **layers) for key in keys_critic)
     params = Params(actor, (first, second), actor, (first, second))
-    settings = {name: getattr(config, name) for name in Hypers._fields}
+    settings = {name: get(config, name) for name in Hypers._fields}
     settings["actor_learning_rate"] = config.actor_learning_rate or config.learning_rate
     private = Private(
         buffer=empty_buffer(
@@ -196,8 +217,8 @@ def act(
     Normal noise through its own distribution function is uniform: that is what random actions are made of.
     """
     private, random = state.private, jax.scipy.special.erf(noise / 2**0.5)
-    if setup.config.exploration == "ou":
-        keep = 1 - setup.config.ou_theta
+    if setup.config.exploration.kind == "ou":
+        keep = 1 - setup.config.exploration.theta
         noise = keep * private.wander + (1 - keep**2) ** 0.5 * noise
         private = private._replace(wander=noise)
     chosen = policy(setup, state.params.actor, standardise(setup, state, obs))

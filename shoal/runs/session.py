@@ -120,7 +120,7 @@ def replayed(folder: Path) -> TrainConfig:
     opened = open_run(folder)
     schedule = schedule_of(read_lineage(folder), opened.best)
     plan = [[step, values] for step, values in schedule if step <= opened.step]
-    return replace(opened.config, learners=1, exchanges=(), evolve=(), schedule=plan)
+    return replace(opened.config, learners=1, exchanges=(), evolve=(), hyper_plan=plan)
 
 
 def resumable(folder: Path, config: TrainConfig) -> dict | None:

@@ -45,9 +45,9 @@ class TrainConfig:
     """Hyperparameters that each learner draws for itself, and populations change: names, or name=PRIOR, e.g.
     learning_rate "gamma=one-minus-log 0.9 0.999". A population has some that it changes unless told (PPO's:
     learning_rate, clip_coef and ent_coef)."""
-    schedule: Any = None
+    hyper_plan: Any = None
     """Hyperparameters by a plan: [[step, {learning_rate: 0.001, ...}], ...], from each step on; what
-    --replay RUN takes from a population's best line of descent."""
+    --follow RUN takes from a population's best line of descent."""
     exchanges: tuple[ExchangeConfig, ...] = ()
     """How the learners learn together."""
 
@@ -73,14 +73,20 @@ class TrainConfig:
         if self.algo.prox_coef and self.parts and not self.algo.learns <= self.parts:
             needed = " and ".join(sorted(self.algo.learns))
             raise ShoalError(f"prox_coef stays near what was received: exchange {needed}")
-        if self.frame_stack > 1 and isinstance(self.algo, PPOConfig) and self.algo.split_start is not None:
-            raise ShoalError("split_start splits one observation, not a stack of them: leave out frame_stack")
+        if (
+            self.frame_stack > 1
+            and isinstance(self.algo, PPOConfig)
+            and self.algo.network.split_start is not None
+        ):
+            raise ShoalError(
+                "network.split_start splits one observation, not a stack of them: leave out frame_stack"
+            )
         if sum(exchange.selects for exchange in self.exchanges) > 1:
             raise ShoalError("a population has one rule of selection, not several")
         if idle := [name for name in read_priors(self.evolve) if name in self.idle]:
             raise ShoalError(f"evolve {idle[0]}: it has no effect; that takes {self.idle[idle[0]]}")
-        if self.schedule is not None:
-            check_schedule(self.schedule)
+        if self.hyper_plan is not None:
+            check_schedule(self.hyper_plan)
 
     @property
     def idle(self) -> dict[str, str]:
@@ -121,7 +127,7 @@ class TrainConfig:
     @property
     def evolving(self) -> tuple[str, ...]:
         """The hyperparameters that are not the same for every learner at all times."""
-        return (*self.priors, *(self.schedule[0][1] if self.schedule else ()))
+        return (*self.priors, *(self.hyper_plan[0][1] if self.hyper_plan else ()))
 
     @property
     def selection_every(self) -> int | None:

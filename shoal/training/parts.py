@@ -64,9 +64,9 @@ def make_exchange_for(config: TrainConfig, learner: Learner, mesh: Mesh, group: 
         mesh=mesh,
         group=group,
     )
-    if not config.schedule:
+    if not config.hyper_plan:
         return exchange
-    plan = [(step // config.algo.rollout_size, values) for step, values in config.schedule]
+    plan = [(step // config.algo.rollout_size, values) for step, values in config.hyper_plan]
     return chain(exchange, follow(plan))
 
 

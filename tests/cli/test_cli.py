@@ -61,7 +61,7 @@ gymnasium.register("tests/Faulty-v0", entry_point=Faulty)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "shoal.cli.main._remember_compilations", lambda: None
+        "shoal.cli.cache.remember_compilations", lambda: None
     )  # the tests have their own cache
     monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
 

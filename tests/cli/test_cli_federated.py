@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shoal.cli.main import main, parse_train
+from shoal.cli.main import main
+from shoal.cli.parse import parse_train
 from shoal.envs.registry import make
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.metrics import read_metrics
@@ -29,7 +30,7 @@ FIELDS = "learner episodes return_mean return_std return_min return_max length_m
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "shoal.cli.main._remember_compilations", lambda: None
+        "shoal.cli.cache.remember_compilations", lambda: None
     )  # the tests have their own cache
     monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
     Path("m.json").write_text(json.dumps(MATRIX))

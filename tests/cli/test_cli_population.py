@@ -41,7 +41,7 @@ def shoal(*arguments) -> int:
 
 
 def undisturbed(patch):
-    patch.setattr("shoal.cli.main._remember_compilations", lambda: None)  # the tests have their own cache
+    patch.setattr("shoal.cli.cache.remember_compilations", lambda: None)  # the tests have their own cache
     patch.setattr("warnings.showwarning", warnings.showwarning)
 
 
@@ -86,7 +86,7 @@ def replay(population, tmp_path_factory) -> Path:
     (folder / "source" / "lineage.csv").write_text(HAND)
     with pytest.MonkeyPatch.context() as patch:
         undisturbed(patch)
-        assert shoal("train", "--replay", folder / "source", "--out", folder / "run") == 0
+        assert shoal("train", "--follow", folder / "source", "--out", folder / "run") == 0
     shutil.rmtree(folder / "source")
     return folder / "run"
 
@@ -139,7 +139,7 @@ def test_a_replay_follows_the_line_of_the_best(population):
     opened, config = open_run(population), replayed(population)
     assert opened.best == np.argmax(read_metrics(population)["return_mean"][-4:])
     expected = schedule_of(read_lineage(population), opened.best)
-    assert [(step, values) for step, values in config.schedule] == expected
+    assert [(step, values) for step, values in config.hyper_plan] == expected
     for name, value in expected[-1][1].items():
         assert np.float32(value) == getattr(opened.cohort.hypers, name)[opened.best]
 
@@ -148,7 +148,7 @@ def test_a_replay_is_one_learner_and_keeps_the_schedule_in_its_file(replay):
     """At 128 the line moves from learner 0 to 1 and nothing changes."""
     config = from_settings(read_settings(replay / "config.yaml"))
     assert (config.learners, config.exchanges, config.evolve) == (1, (), ())
-    assert config.schedule == [[0, {"learning_rate": 0.001}], [256, {"learning_rate": 0.002}]]
+    assert config.hyper_plan == [[0, {"learning_rate": 0.001}], [256, {"learning_rate": 0.002}]]
     assert open_run(replay).cohort.hypers.learning_rate.tolist() == [np.float32(0.002)]
     assert not (replay / "lineage.csv").exists()
     assert read_metrics(replay)["step"].tolist() == [128, 256, 384, 512]
@@ -174,7 +174,7 @@ def test_a_replay_resumes_from_its_file_without_the_population(replay, capsys):
 
 
 def test_a_replay_has_a_folder_of_its_own_and_takes_flags(population):
-    assert shoal("train", "--replay", population, "--seed", "7") == 0
+    assert shoal("train", "--follow", population, "--seed", "7") == 0
     (folder,) = Path("runs").iterdir()
     assert folder.name == "jax-CartPole-v1__ppo__s7__replay"
     theirs, ours = read_settings(population / "config.yaml"), read_settings(folder / "config.yaml")
@@ -189,9 +189,9 @@ def only_line(capsys) -> str:
 
 
 def test_a_run_without_a_lineage_cannot_be_replayed(replay, capsys):
-    assert shoal("train", "--replay", replay, "--out", "run") == 2
+    assert shoal("train", "--follow", replay, "--out", "run") == 2
     assert only_line(capsys).endswith("has no lineage.csv: it is not a population's run")
-    assert shoal("train", "--replay", "nowhere", "--out", "run") == 2
+    assert shoal("train", "--follow", "nowhere", "--out", "run") == 2
     assert "nowhere" in only_line(capsys)
     assert not Path("run").exists()
 

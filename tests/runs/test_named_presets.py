@@ -7,7 +7,7 @@ import yaml
 
 import shoal.runs
 from shoal import ShoalError, preset
-from shoal.cli.main import parse_train
+from shoal.cli.parse import parse_train
 
 FILE = yaml.safe_load((Path(shoal.runs.__path__[0]) / "presets.yaml").read_text(encoding="utf-8"))
 ENVS = {

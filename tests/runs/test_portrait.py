@@ -15,8 +15,9 @@ from shoal.envs.classic import BUILTIN
 from shoal.envs.classic.views import VIEWS
 from shoal.ops import trees
 from shoal.runs import checkpoint
-from shoal.runs.config import from_settings, preset, read_settings, write_config
+from shoal.runs.config import from_settings, read_settings, write_config
 from shoal.runs.portrait import CELLS, over_plane, portrait, view_of
+from shoal.runs.presets import preset
 from shoal.runs.session import choose, open_run, open_session, watch
 from shoal.training.episode import episode, trajectory
 from shoal.training.parts import make_learner

@@ -28,7 +28,8 @@ def augmented(make: Callable[[PPOConfig], Learner], config: PPOConfig, spec: Env
     augment = check(spec)
     copies = augment.copies
     plans = tuple(in_iterations(plan, config.rollout_size) for plan in config.schedules)  # not of variants
-    inner = make(replace(config, num_envs=copies * config.num_envs, schedules=plans, augment=False))
+    inputs = replace(config.inputs, augment=False)
+    inner = make(replace(config, num_envs=copies * config.num_envs, schedules=plans, inputs=inputs))
     thin, fill = partial(real, copies, inner.by_env), partial(repeated, copies, inner.by_env)
 
     def init(key: Array) -> LearnerState:

@@ -152,9 +152,9 @@ def init(setup: CuriositySetup, key: Array) -> LearnerState:
 def make_model(key: Array, config: PPOConfig, spec: EnvSpec) -> Model:
     """Three networks of one hidden layer each; pictures go through convolutions first."""
     key_encoder, key_features, key_inverse, key_forward = jax.random.split(key, 4)
-    size = config.icm_size
+    size = config.curiosity.size
     init = jax.nn.initializers.he_uniform()
-    encoder = make_encoder(key_encoder, spec.observation, config.network, init)
+    encoder = make_encoder(key_encoder, spec.observation, config.network.images, init)
     layers = lambda key, num_in, num_out: MLP(key, (num_in, size, num_out), "relu", init, init)
     return Model(
         encoder=encoder,
@@ -207,7 +207,7 @@ def update(
 
 def standardised(setup: CuriositySetup, state: LearnerState, rollout: Rollout) -> Rollout:
     """What was seen, as the policy that acted saw it."""
-    look = lambda obs: observations.standardise(obs, state.statistics.obs, setup.config.clip_obs)
+    look = lambda obs: observations.standardise(obs, state.statistics.obs, setup.config.inputs.clip_obs)
     return rollout._replace(obs=look(rollout.obs), last_obs=look(rollout.last_obs))
 
 
@@ -218,7 +218,7 @@ def surprise(setup: CuriositySetup, model: Model, rollout: Rollout) -> Array:
     # A whole rollout of pictures would not fit in memory at once.
     features = jax.lax.map(model.look, obs) if pictures else model.look(obs)
     error = forward_error(model, features[:-1], described(setup.spec.action, rollout.action), features[1:])
-    return setup.config.intrinsic_scale * jnp.where(rollout.valid, error, 0.0)
+    return setup.config.curiosity.scale * jnp.where(rollout.valid, error, 0.0)
 
 
 def count(
@@ -265,7 +265,7 @@ def improve(
     """One step of the model's optimiser on one minibatch."""
     model, opt_state = carry
     gradient = jax.grad(partial(loss, setup), has_aux=True)
-    found = gradients.accumulate_gradients(gradient, model, batch, setup.config.grad_accumulation)
+    found = gradients.accumulate_gradients(gradient, model, batch, setup.config.network.grad_accumulation)
     found, num_valid = psum((found, jnp.sum(batch.weight)), setup.data)  # sums, over devices too
     grads, metrics = jax.tree.map(lambda x: x / jnp.maximum(num_valid, 1.0), found)
     grads = gradients.pmean(grads, setup.axes)
@@ -275,7 +275,7 @@ def improve(
 
 def loss(setup: CuriositySetup, model: Model, batch: Transitions) -> tuple[Array, dict[str, Array]]:
     """(1 - beta) forward + beta inverse, summed over the batch."""
-    beta, space = setup.config.icm_beta, setup.spec.action
+    beta, space = setup.config.curiosity.beta, setup.spec.action
     before, after = model.look(batch.obs), model.look(batch.next_obs)
     forward = forward_error(model, before, described(space, batch.action), after)
     inverse = inverse_error(model, space, before, after, batch.action)
@@ -337,4 +337,4 @@ def num_numbers(space: ActionSpace) -> int:
 def optimiser(config: PPOConfig, max_grad_norm: Array) -> optax.GradientTransformation:
     """Adam of the model's own on a gradient of bounded norm."""
     bounded = optax.clip_by_global_norm(max_grad_norm)
-    return optax.flatten(optax.chain(bounded, gradients.optimiser("adam", config.icm_learning_rate)))
+    return optax.flatten(optax.chain(bounded, gradients.optimiser("adam", config.curiosity.learning_rate)))

@@ -84,11 +84,13 @@ def check(setup: Setup, num_envs: int) -> None:
     """Raise where settings and environment do not fit."""
     teams = len(set(setup.spec.teams))
     if setup.config.past_selves and teams < 2:
-        raise ShoalError(f"past_selves play against a team, but {setup.spec.name} has only one")
+        raise ShoalError(f"team.past_selves play against a team, but {setup.spec.name} has only one")
     if setup.config.past_selves and num_envs // setup.shards % (2 * teams):
-        raise ShoalError(f"with past_selves, num_envs must be a multiple of {2 * teams} on each device")
+        raise ShoalError(f"with team.past_selves, num_envs must be a multiple of {2 * teams} on each device")
     if setup.config.freeze_every and len(setup.roles) < 2:
-        raise ShoalError("freeze_every lets policies learn in turn, but there is only one: see policies")
+        raise ShoalError(
+            "team.freeze_every lets policies learn in turn, but there is only one: see team.policies"
+        )
     if not any(role.learns for role in setup.roles):
         raise ShoalError("all policies are frozen: nothing would be learned")
 

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shoal.errors import ShoalError
+from shoal.settings import check_at_least, check_choices
 from shoal.types import EnvSpec
 
 
 @dataclass(frozen=True)
 class TeamConfig:
-    """Who plays by which policy, what critics see, and against whom; nothing where agents play alone."""
+    """Several agents: who plays by which policy, what critics see, against whom."""
 
     policies: str = "team"
     """Whose parameters are the same: a policy for each `team`, one `shared` by all, one for each `agent`, or
@@ -30,13 +31,10 @@ class TeamConfig:
     snapshot_every: int = 50
     """Updates after which a new version is kept."""
 
-    def check_team(self) -> None:
-        """Raise where a setting is out of range."""
-        for name in ("freeze_every", "past_selves"):
-            if getattr(self, name) < 0:
-                raise ShoalError(f"{name} must not be negative, but is {getattr(self, name)}")
-        if self.snapshot_every < 1:
-            raise ShoalError(f"snapshot_every must be at least 1, not {self.snapshot_every}")
+    def __post_init__(self):
+        check_choices(self, "team")
+        check_at_least(self, 0, "freeze_every", "past_selves", group="team")
+        check_at_least(self, 1, "snapshot_every", group="team")
 
 
 def mapping(config: TeamConfig, spec: EnvSpec) -> dict[str, tuple[int, ...]]:
@@ -61,9 +59,9 @@ def mapping(config: TeamConfig, spec: EnvSpec) -> dict[str, tuple[int, ...]]:
             name, numbers = "policy", _numbers(text, spec)
     found = sorted(set(numbers))
     if found != list(range(len(found))):
-        raise ShoalError(f"policies {config.policies!r}: number them 0, 1, ... without gaps")
+        raise ShoalError(f"team.policies {config.policies!r}: number them 0, 1, ... without gaps")
     if bad := [number for number in config.freeze if number not in found]:
-        raise ShoalError(f"freeze {bad[0]}: the policies are numbered 0 to {found[-1]}")
+        raise ShoalError(f"team.freeze {bad[0]}: the policies are numbered 0 to {found[-1]}")
     return {f"{name}{k}": tuple(agent for agent, n in enumerate(numbers) if n == k) for k in found}
 
 
@@ -71,7 +69,7 @@ def _numbers(text: str, spec: EnvSpec) -> list[int]:
     numbers = text.split(",")
     if not all(number.strip().isdecimal() for number in numbers) or len(numbers) != spec.agents:
         raise ShoalError(
-            f"policies must be team, shared, agent or {spec.agents} numbers, one per agent of {spec.name} "
-            f"such as {','.join('0' * (spec.agents or 1))}, not {text!r}"
+            f"team.policies must be team, shared, agent or {spec.agents} numbers, one per agent "
+            f"of {spec.name}, such as {','.join('0' * (spec.agents or 1))}, not {text!r}"
         )
     return [int(number) for number in numbers]

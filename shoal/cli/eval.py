@@ -1,0 +1,73 @@
+"""`shoal eval`: the returns of a run's learners."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from shoal.cli import cache, show
+from shoal.errors import ShoalError
+from shoal.runs import session
+from shoal.training.evaluate import Evaluation, evaluate, evaluate_worlds, summarise
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Play whole episodes, greedily unless told otherwise, and print their returns."""
+
+    run: tyro.conf.Positional[Path]
+    """A run's folder."""
+    episodes: int = 100
+    """Episodes per learner, each from its own start."""
+    learner: str = "all"
+    """best, mean (the average of all learners' parameters), all, or a number."""
+    sampled: bool = False
+    """Draw actions as in training instead of taking the most likely ones."""
+    each_world: bool = False
+    """Where worlds differ, show every learner in every learner's world too."""
+    against: Path | None = None
+    """Another run of the same game between teams: its best learner plays this run's, each side in turn."""
+    levels: Literal["seen", "unseen", "all"] | None = None
+    """Which levels of a generated game (Procgen): those of training, those it never showed, or all."""
+    checkpoint: Literal["latest", "best"] = "latest"
+    """Which checkpoint to load."""
+    seed: int = 0
+    """Decides the episodes' starts; never those seen in training."""
+    json: bool = False
+    """Print one JSON list instead of a table."""
+    debug: bool = False
+    """Show the whole traceback of an error."""
+
+
+def main(arguments: list[str]) -> int:
+    """Print the returns of a run's learners."""
+    options = tyro.cli(Eval, prog="shoal eval", args=arguments)
+    if options.episodes < 1:
+        raise ShoalError(f"episodes must be at least 1, not {options.episodes}")
+    cache.remember_compilations()
+    if options.json:
+        with show.stdout_to_stderr():
+            rows = _evaluated(options)
+        print(json.dumps([row.printed() for row in rows], indent=1))
+    else:
+        show.evaluations(_evaluated(options))
+    return 0
+
+
+def _evaluated(options: Eval) -> Sequence[Evaluation]:
+    opened = session.open_run(options.run, options.checkpoint)
+    names, cohort = session.choose(opened, options.learner)
+    opened, world = session.on_levels(opened, options.levels)
+    places = session.places(opened, names, options.episodes, options.each_world)
+    how = {"seed": options.seed, "sampled": options.sampled}
+    if options.against:
+        other = session.open_run(options.against, options.checkpoint)
+        return session.matches(opened, other, options.learner, options.episodes, **how)
+    if places is None:
+        returns, lengths = evaluate(opened.recipe, opened.learner, cohort, options.episodes, **how)
+        spec = opened.recipe.spec
+        return [summarise(*row, world, spec) for row in zip(names, returns, lengths, strict=True)]
+    return evaluate_worlds(opened.recipe, opened.learner, cohort, names, places, **how)

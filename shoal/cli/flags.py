@@ -1,0 +1,170 @@
+"""The flags of `shoal train`: a flag for every setting, read by tyro."""
+
+from dataclasses import dataclass, make_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+import tyro
+
+from shoal.errors import ShoalError
+from shoal.exchanges.make import ExchangeConfig
+from shoal.learners.registry import ALGORITHMS
+from shoal.settings import SHORT_NAMES, helps, types
+from shoal.training.config import TrainConfig
+
+NOT_FLAGS = {"env", "algo", "exchanges", "hyper_plan"}
+"""Settings of a run that are given in another way."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where settings come from."""
+
+    algo: str | None = None
+    """The algorithm."""
+    config: Path | None = None
+    """Begin from the settings in a file, such as RUN/config.yaml."""
+    param_name: str | None = None
+    """Begin from a preset that has a name (easy-200 for Procgen, curiosity for MountainCar-v0)."""
+    follow: Path | None = None
+    """Train one learner with the hyperparameters of another run's best line of descent."""
+    preset: bool = True
+    """Begin from the environment's preset, where there is one."""
+    help: tuple[str, ...] | None = None
+    """Show the settings people change most; with the name of a group, that group; with `all`, everything."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a run goes, and what it runs on."""
+
+    out: Path | None = None
+    """The run's folder; named after the settings unless given."""
+    clobber: bool = False
+    """Start over: remove the run that is there."""
+    mesh: str | None = None
+    """Devices that learners, and their environments, are divided over, e.g. 4x2; chosen unless given."""
+    processes: int = 1
+    """Processes on this machine that train together. mpirun and srun need no flag."""
+    rank: int | None = None
+    """Which of the processes this is, where each is started by hand."""
+    coordinator: str | None = None
+    """HOST:PORT where they meet; the first process listens there."""
+    profile: bool = False
+    """Time the parts of every iteration: rollout, optimisation, exchange, logging."""
+    debug: bool = False
+    """Show the whole traceback of an error."""
+
+
+class Flag(NamedTuple):
+    """A setting on the command line."""
+
+    type: Any
+    help: str
+
+
+def flags_of(cls: type) -> dict[str, Flag]:
+    """The flags of a class of settings, by the settings' dotted names."""
+    texts = helps(cls)
+    files = {"env_params": Path | None, "comm_matrix": Path | None, "env_options": tuple[str, ...]}
+    return {
+        name: Flag(files.get(name, hint), texts[name])
+        for name, hint in types(cls).items()
+        if cls is not TrainConfig or name not in NOT_FLAGS
+    }
+
+
+@cache
+def all_flags(algo: str) -> dict[str, Flag]:
+    """Every flag of a run with this algorithm."""
+    classes = (TrainConfig, ALGORITHMS[algo].config, ExchangeConfig, Start, Output)
+    found = {name: flag for cls in classes for name, flag in flags_of(cls).items()}
+    choices = Literal[tuple(ALGORITHMS)]  # type: ignore[valid-type]
+    return found | {"algo": Flag(choices, f"The algorithm: {', '.join(ALGORITHMS)}.")}
+
+
+def read_start(arguments: list[str]) -> tuple[str | None, Start]:
+    """The environment, and where settings come from; before their types and defaults are known."""
+    every = {name: flag for algo in ALGORITHMS for name, flag in all_flags(algo).items()}
+    start = flags_of(Start)
+    loose = {name: flag if name in start else Flag(_loose(flag.type), "") for name, flag in every.items()}
+    defaults = {name: _nothing(flag.type) for name, flag in loose.items()} | vars(Start())
+    parsed, _ = _parse(loose | start, defaults, arguments, return_unknown_args=True)
+    if len(parsed["env"]) > 1:
+        raise ShoalError(f"one environment at a time, not {' and '.join(parsed['env'])}")
+    found = Start(**{name: parsed[name] for name in start})
+    if found.algo and found.algo not in ALGORITHMS:
+        raise ShoalError(f"unknown algorithm {found.algo!r}; choose from {', '.join(ALGORITHMS)}")
+    return (parsed["env"][0] if parsed["env"] else None), found
+
+
+def read_flags(algo: str, defaults: dict[str, Any], arguments: list[str]) -> dict[str, Any]:
+    """Every setting by dotted name: what a flag says, or else its default."""
+    return _parse(all_flags(algo), defaults, arguments)
+
+
+def _parse(
+    flags: dict[str, Flag], defaults: dict[str, Any], arguments: list[str], return_unknown_args: bool = False
+) -> Any:
+    """tyro's reading of the arguments, by dotted name."""
+    short = {long: name for name, long in SHORT_NAMES.items() if long in flags and name not in flags}
+    rows: list[tuple[str, Any, Any]] = [("env", tyro.conf.Positional[tuple[str, ...]], ())]
+    for name, flag in flags.items():
+        aliases = [f"--{short[name].replace('_', '-')}"] if name in short else []
+        aliases += ["-h"] * (name == "help")
+        config = tyro.conf.arg(name=name, help=flag.help, aliases=aliases)
+        rows.append((name.replace(".", "__"), Annotated[flag.type, config], defaults[name]))
+    how = {"prog": "shoal train", "add_help": False, "registry": _registry()}
+    parsed = tyro.cli(
+        make_dataclass("Train", rows), args=arguments, return_unknown_args=return_unknown_args, **how
+    )
+    by_name = lambda values: {name.replace("__", "."): value for name, value in vars(values).items()}
+    return (by_name(parsed[0]), parsed[1]) if return_unknown_args else by_name(parsed)
+
+
+@cache
+def _registry() -> tyro.constructors.ConstructorRegistry:
+    """Whole numbers may be written 1e6 or 1_000_000."""
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def whole_number(info: tyro.constructors.PrimitiveTypeInfo):
+        if info.type is not int:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="INT",
+            instance_from_str=lambda texts: whole(texts[0]),
+            is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    return registry
+
+
+def whole(text: str) -> int:
+    """A whole number as people write it.
+
+    >>> whole("1e6"), whole("1_000_000"), whole("-3")
+    (1000000, 1000000, -3)
+    """
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+    if number % 1:
+        raise ValueError(f"{text} is not a whole number")
+    return int(number)
+
+
+def _loose(hint: Any) -> Any:
+    """A type that takes as many words as the setting's own and refuses none of them."""
+    if hint is bool:
+        return bool
+    several = any(get_origin(option) is tuple for option in (hint, *get_args(hint)))
+    return tuple[str, ...] if several else str | None
+
+
+def _nothing(hint: Any) -> Any:
+    return False if hint is bool else () if get_origin(hint) is tuple else None

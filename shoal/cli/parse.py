@@ -1,0 +1,75 @@
+"""From arguments to a run's settings: a flag beats the file, the file the preset, the preset the default."""
+
+from typing import Any
+
+from shoal.cli.flags import Output, Start, read_flags, read_start
+from shoal.errors import ShoalError
+from shoal.exchanges.make import ExchangeConfig
+from shoal.runs.config import EXCHANGE, expanded, from_settings, read_settings, to_settings
+from shoal.runs.presets import named_settings, preset_settings
+from shoal.settings import flatten, types
+from shoal.training.config import TrainConfig
+
+
+def parse_train(arguments: list[str]) -> tuple[TrainConfig, Output]:
+    """The configuration, and where the run goes."""
+    return read_run(*read_start(arguments), arguments)
+
+
+def read_run(env: str | None, start: Start, arguments: list[str]) -> tuple[TrainConfig, Output]:
+    """The same, once it is known where settings come from."""
+    config = start_config(env, start)
+    settings = to_settings(config)
+    defaults = flag_defaults(config)
+    flags = read_flags(settings["algo"], defaults, arguments)
+    changed = {name: x for name, x in flags.items() if x != defaults[name]}
+    output = Output(**{name: flags[name] for name in types(Output)})
+    if len(config.exchanges) > 1 and changed.keys() & EXCHANGE:
+        raise ShoalError(f"{start.config or start.follow} lists several exchanges; change them there")
+    if "env_options" in changed:
+        changed["env_options"] = config.env_options | read_options(changed["env_options"])
+    apart = {"env", *types(Output), *types(Start)}
+    return from_settings(settings | {k: x for k, x in changed.items() if k not in apart}), output
+
+
+def start_config(env: str | None, start: Start) -> TrainConfig:
+    """What the file, the run to follow, or the preset says."""
+    if start.param_name and (start.config or start.follow or not start.preset):
+        raise ShoalError("--param-name begins from a preset; leave out --config, --follow and --no-preset")
+    said: dict[str, Any] = read_settings(start.config) if start.config else {}
+    if start.follow:
+        from shoal.runs.session import replayed
+
+        followed = to_settings(replayed(start.follow))
+        said = followed | expanded(said, followed["algo"])
+    env = env or said.get("env")
+    algo = start.algo or said.get("algo", "ppo")
+    if env is None:
+        raise ShoalError("which environment? e.g. shoal train CartPole-v1 (shoal envs lists them)")
+    if start.param_name:
+        said = named_settings(env, start.param_name, algo)
+    elif start.preset and not (start.config or start.follow):
+        said = preset_settings(env, algo)
+    return from_settings(said | {"env": env, "algo": algo})
+
+
+def flag_defaults(config: TrainConfig) -> dict[str, Any]:
+    """What flags are unless given. No flag holds a mapping; those that name a file are empty."""
+    exchange = config.exchanges[0] if len(config.exchanges) == 1 else ExchangeConfig()
+    known = to_settings(config) | flatten(exchange) | vars(Start()) | vars(Output())
+    empty = {"comm_matrix": None, "env_params": None, "env_options": ()}
+    return known | empty | {"algo": to_settings(config)["algo"]}
+
+
+def read_options(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Options of the environment from NAME=VALUE, values read as yaml.
+
+    >>> read_options(("num_levels=200", "render=off"))
+    {'num_levels': 200, 'render': False}
+    """
+    import yaml
+
+    split = [pair.partition("=") for pair in pairs]
+    if any(not equals for _, equals, _ in split):
+        raise ShoalError("--env-options takes NAME=VALUE pairs, e.g. --env-options num_levels=200")
+    return {name: yaml.safe_load(value) for name, _, value in split}

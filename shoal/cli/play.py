@@ -1,0 +1,65 @@
+"""`shoal play`: a trained learner in a GIF, an MP4 or a window."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from shoal.cli import cache, show
+from shoal.errors import ShoalError
+from shoal.runs import session
+from shoal.runs.video import write_video
+from shoal.training.episode import episode
+
+
+@dataclass(frozen=True)
+class Play:
+    """Watch a trained learner: as a GIF, an MP4 or in a window."""
+
+    run: tyro.conf.Positional[Path]
+    """A run's folder."""
+    learner: str = "best"
+    """best, mean, or a number."""
+    sampled: bool = False
+    """Draw actions as in training instead of taking the most likely ones."""
+    gif: Path | None = None
+    """Write a GIF; the default when nothing else is asked for, into RUN/videos."""
+    mp4: Path | None = None
+    """Write an MP4."""
+    human: bool = False
+    """Show a window."""
+    steps: int = 1000
+    """Stop after so many steps, if the episode has not ended before."""
+    fps: int = 30
+    """Frames per second."""
+    seed: int = 0
+    """Decides the episode's start."""
+    checkpoint: Literal["latest", "best"] = "latest"
+    """Which checkpoint to load."""
+    debug: bool = False
+    """Show the whole traceback of an error."""
+
+
+def main(arguments: list[str]) -> int:
+    """Write or show one episode."""
+    options = tyro.cli(Play, prog="shoal play", args=arguments)
+    cache.remember_compilations()
+    opened = session.open_run(options.run, options.checkpoint)
+    (name, *more), cohort = session.choose(opened, options.learner)
+    if more:
+        raise ShoalError("one learner at a time: --learner best, mean or a number")
+    frames, total = [], 0.0
+    world = session.world_of(opened, name)
+    how = (options.seed, options.steps, world, options.sampled)
+    for frame, reward in episode(opened.recipe, opened.learner, cohort, *how):
+        frames.append(frame)
+        total += reward
+    default = None if options.mp4 or options.human else options.run / "videos" / f"learner_{name}.gif"
+    for path in (options.gif or default, options.mp4):
+        if path is not None:
+            print(f"wrote {write_video(frames, path, options.fps)}")
+    print(f"learner {name}: return {show.score(total)} in {len(frames) - 1} steps")
+    if options.human:
+        show.window(frames, options.fps)
+    return 0

@@ -1,0 +1,69 @@
+"""`shoal train`: train, or go on training, alone or together with other processes."""
+
+import sys
+
+from shoal.cli import cache, show
+from shoal.cli.flags import Output, read_start
+from shoal.cli.help_pages import help_page
+from shoal.cli.parse import read_run
+from shoal.distributed import launch
+from shoal.distributed.processes import ProcessInfo, first_rank_where, launched_as, rank, run_distributed
+from shoal.errors import ShoalError
+from shoal.runs import session
+from shoal.runs.config import default_folder
+from shoal.training.config import TrainConfig
+
+
+def main(arguments: list[str]) -> int:
+    """Train as the arguments say, or show what they can say."""
+    env, start = read_start(arguments)
+    if start.help is not None:
+        print(help_page(env, start))
+        return 0
+    config, output = read_run(env, start, arguments)
+    place = place_of(output) or launched_as()
+    if output.processes > 1 and not place:
+        return launch.launch([sys.executable, "-m", "shoal.cli", "train", *arguments], output.processes)
+    cache.remember_compilations()
+    if not place:
+        return run(config, output)
+    if launch.was_launched():
+        launch.end_with_launcher()
+    return run_distributed(place, lambda: run(config, output), quiet=launch.was_launched())
+
+
+def run(config: TrainConfig, output: Output) -> int:
+    """Train before the user's eyes."""
+    opened = session.open_session(
+        config, output.out, output.clobber, mesh=output.mesh, profile=output.profile
+    )
+    if isinstance(opened, int):
+        if rank() == 0:
+            show.nothing_to_do(output.out or default_folder(config), opened)
+        return 0
+    report = None
+    with session.stop_signals() as caught, show.ProgressBar(opened) as bar:
+        reports = session.watch(opened)
+        for report in reports:
+            bar.update(report)
+            if first_rank_where(bool(caught)) is not None:
+                break
+        reports.close()
+    assert report is not None, "a session has at least one iteration to go"
+    finished = session.finish(opened, report, interrupted=report.iteration < config.num_iterations)
+    if rank() == 0:
+        show.ending(finished, opened)
+    return 130 if finished.interrupted else 0
+
+
+def place_of(output: Output) -> ProcessInfo | None:
+    """Which process this is, where that was said by hand."""
+    if output.processes < 1:
+        raise ShoalError(f"processes must be at least 1, not {output.processes}")
+    if output.rank is None and output.coordinator is None:
+        return None
+    if output.rank is None or output.coordinator is None or not 0 <= output.rank < output.processes:
+        raise ShoalError(
+            "processes started by hand need --processes N, --rank R (0 to N - 1) and --coordinator HOST:PORT"
+        )
+    return ProcessInfo(output.rank, output.processes, output.coordinator)

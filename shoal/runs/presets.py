@@ -1,0 +1,71 @@
+"""Presets: the settings known to work for an environment."""
+
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from shoal.envs.registry import suite_of
+from shoal.errors import ShoalError
+from shoal.runs.config import expanded, from_settings
+from shoal.training.config import TrainConfig
+
+
+def preset(env: str, param_name: str | None = None, **settings) -> TrainConfig:
+    """The settings known to work for an environment, or those of a named preset, some of them changed.
+
+    >>> config = preset("CartPole-v1", steps=1000, learning_rate=0.002)
+    >>> config.steps, config.algo.num_envs, config.algo.learning_rate
+    (1000, 8, 0.002)
+    >>> preset("BigfishEasy-v0", param_name="easy-200").algo.num_envs
+    128
+    """
+    algo = settings.get("algo", "ppo")
+    known = named_settings(env, param_name, algo) if param_name else preset_settings(env, algo)
+    return from_settings({"env": env} | expanded(known, algo) | expanded(settings, algo))
+
+
+def preset_settings(env: str, algo: str = "ppo") -> dict[str, Any]:
+    """What the presets say of an environment: those of its id, or of the first pattern that fits."""
+    match = find(env, _presets()[algo]) if algo in _presets() else None
+    return {} if match is None else _only_settings(_presets()[algo][match])
+
+
+def find(env: str, patterns: Collection[str]) -> str | None:
+    """The pattern for an environment; one with a prefix (`envpool:*-v5`) is for that suite alone."""
+    name = env.split(":")[-1]
+    if name in patterns:
+        return name
+    for pattern in patterns:
+        prefix, _, rest = pattern.rpartition(":")
+        if fnmatchcase(name, rest) and (not prefix or suite_of(env) == prefix):
+            return pattern
+    return None
+
+
+def named_settings(env: str, param_name: str, algo: str = "ppo") -> dict[str, Any]:
+    """What the preset of that name says, if it is for such an environment and algorithm."""
+    name, named = env.split(":")[-1], _presets()["named"]
+    if param_name not in named:
+        raise ShoalError(f"no preset is named {param_name!r}; choose from {', '.join(named)}")
+    if algo != named[param_name]["algo"]:
+        raise ShoalError(f"preset {param_name} is for {named[param_name]['algo']}, not for {algo}")
+    if not fnmatchcase(name, named[param_name]["for"]):
+        fitting = [other for other, entry in named.items() if fnmatchcase(name, entry["for"])]
+        question = f"; for {env} there is {' and '.join(fitting)}" if fitting else ""
+        raise ShoalError(f"preset {param_name} is for {named[param_name]['for']}, not for {env}{question}")
+    return _only_settings(named[param_name])
+
+
+def _only_settings(entry: dict[str, Any]) -> dict[str, Any]:
+    """A preset without what is said about it."""
+    return {key: value for key, value in entry.items() if key not in ("source", "for")}
+
+
+@cache
+def _presets() -> dict[str, dict[str, dict[str, Any]]]:
+    import yaml
+
+    text = files("shoal.runs").joinpath("presets.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)
