@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 PYTEST := $(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-slow test-all setup check format bench docs gallery clean
+.PHONY: demo test test-slow test-all setup check format bench docs docs-images gallery clean
 
 demo: setup
 	$(RUN) shoal.cli train CartPole-v1 --seed 1
@@ -43,7 +43,16 @@ format: setup
 bench: setup
 	.venv/bin/python bench/run.py
 
-docs: setup
+# into site/; try it with python -m http.server --directory site
+docs: .venv/docs
+	.venv/bin/python docs/reference/settings.py
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
+
+.venv/docs: .venv/installed
+	$(RUN) pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs-images: setup
 	.venv/bin/python docs/images/cartpole.py
 	.venv/bin/python docs/images/federation.py
 	.venv/bin/python docs/images/walker.py

@@ -2,7 +2,7 @@
 
     python bench/gallery.py [--runs runs/results/ppo]
 
-Reads what bench/results.py left behind; writes docs/gallery.md and docs/images/gallery*.
+Reads what bench/results.py left behind; writes docs/results/gallery.md and docs/images/gallery*.
 """
 
 import argparse
@@ -33,7 +33,7 @@ INTRODUCTION = """\
 
 Each film is the best of a cohort playing greedily, its first {steps} steps at most. The score is the mean of
 all learners over 100 greedy episodes each; steps are per learner. `python bench/results.py ENV` trains a
-cohort and writes its row of [results](results.md), `make gallery` draws this page from the runs.
+cohort and writes its row of [results](index.md), `make gallery` draws this page from the runs.
 
 """
 
@@ -69,7 +69,7 @@ def main() -> None:
         shrink(play(run), film)
         print(f"{film} {film.stat().st_size / 1000:.0f} kB", flush=True)
     draw_curves(runs, DOCS / "images" / "gallery.png")
-    (DOCS / "gallery.md").write_text(page(runs), encoding="utf-8")
+    (DOCS / "results" / "gallery.md").write_text(page(runs), encoding="utf-8")
 
 
 def picture_of(run: Path) -> Path:
@@ -136,7 +136,7 @@ def page(runs: list[Path]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in table]
     curves = (
         "Training returns, of policies that still explore: each learner, their mean, and where it is known "
-        "the score of ppo_and_friends (dashed).\n\n![learning curves](images/gallery.png)\n"
+        "the score of ppo_and_friends (dashed).\n\n![learning curves](../images/gallery.png)\n"
     )
     return INTRODUCTION.format(steps=STEPS) + "\n".join(lines) + "\n\n" + curves
 
@@ -150,7 +150,7 @@ def cell(run: Path) -> str:
     name, planned = settings["env"], settings["steps"]
     so_far = f"{summary['steps']:,} steps" + (f" of {planned:,}" if summary["steps"] < planned else "")
     return (
-        f"![{name}](images/{picture_of(run).name})<br>**{name}** {score:.1f}<br>"
+        f"![{name}](../images/{picture_of(run).name})<br>**{name}** {score:.1f}<br>"
         f"{so_far}<br>`shoal train {name}`"
     )
 

@@ -1,4 +1,4 @@
-"""Rows of docs/results.md: train a cohort with its preset, play 100 greedy episodes per learner.
+"""Rows of docs/results/index.md: train a cohort with its preset, play 100 greedy episodes per learner.
 
     python bench/results.py CartPole-v1 Acrobot-v1 ... [--algo td3] [--learners 4] [--out runs/results]
 

@@ -7,7 +7,7 @@
     python bench/scaling.py curves      # what 16 seeds have learned after 50,000 steps, on one device and two
     python bench/scaling.py kills       # 20 times a rank is killed at a random moment, and the run goes on
 
-The tables are those of docs/scaling.md.
+The tables are those of docs/results/scaling.md.
 """
 
 import argparse
@@ -165,7 +165,7 @@ STEPS, LOCAL = 16, 8
 
 
 def model() -> None:
-    """How much of an iteration is communication, by the formulas of docs/scaling.md."""
+    """How much of an iteration is communication, by the formulas of docs/results/scaling.md."""
     devices = (8, 64, 1024)
     print("| link | network | regime | " + " | ".join(f"{d} devices" for d in devices) + " |")
     print("|---|---|---|" + "---|" * len(devices))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/extending.md", "docs/federation.md"]
+PAGES = ["docs/how-to/jax-env.md", "docs/how-to/federations.md"]
 EXAMPLES = sorted({path.name for path in (ROOT / "examples").glob("*.py")} - {"pbt_toy.py"})
 
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/federation.md: `python docs/images/federation.py` trains eight learners, twice."""
+"""The pictures of docs/how-to/federations.md: eight learners trained twice, isolated and averaged."""
 
 from pathlib import Path
 

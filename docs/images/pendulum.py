@@ -1,4 +1,4 @@
-"""The pictures of docs/pendulum.md: `python docs/images/pendulum.py` trains both pendulums."""
+"""The pictures of docs/results/pendulum.md: `python docs/images/pendulum.py` trains both pendulums."""
 
 from pathlib import Path
 

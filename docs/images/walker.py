@@ -1,4 +1,4 @@
-"""The picture in docs/worlds.md, of examples/worlds/walker.json: `python docs/images/walker.py` draws it."""
+"""The picture in docs/how-to/worlds-that-differ.md, of examples/worlds/walker.json."""
 
 import json
 from pathlib import Path

@@ -240,9 +240,9 @@ def test_ours_are_in_gymnasiums_registry_once():
 
 
 def test_the_environment_in_the_documentation_works():
-    page = (Path(__file__).parents[2] / "docs" / "worlds.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "worlds-that-differ.md").read_text()
     *_, block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(compile(block.partition("for report")[0], "docs/worlds.md", "exec"), {})
+    exec(compile(block.partition("for report")[0], "docs/how-to/worlds-that-differ.md", "exec"), {})
     recipe = gym_recipe("Sledge-v0", {})
     env = recipe.build(np.array([[1, 1]], np.uint32), False)
     params = parameters.read_worlds(recipe.spec, [{"mass": 1}, {"mass": 2}], [0, 1])

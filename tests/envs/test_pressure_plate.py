@@ -281,7 +281,7 @@ def pay(agent, place, version):
 
 @pytest.mark.parametrize(("version", "each"), [(0, -17.298), (1, -13.215)])
 def test_how_good_it_could_be_if_agents_did_not_collide(version, each):
-    """The mean over all beginnings of what each agent would lose at least; docs/results.md tells it."""
+    """The mean over all beginnings of what each agent would lose at least; see docs/results/teams.md."""
     returns = []
     for starts in permutations(FOUR.starts):
         opening = [np.inf] * 3

@@ -124,7 +124,7 @@ def test_mistakes_of_a_draw():
         "these have some: CartPole-v1, CartPoleContinuous-v0, CartPoleNoVel-v1, Pendulum-v1, "
         "PendulumSparse-v1, PendulumNoVel-v1, Acrobot-v1, MountainCar-v0, MountainCarContinuous-v0, "
         "shoal/BipedalObstacles-v0, shoal/LunarLanderWorlds-v0, "
-        "and what declares its own (docs/worlds.md)"
+        "and what declares its own (docs/how-to/worlds-that-differ.md)"
     )
     assert "Ant-v5 by Gymnasium has no" in message(
         parameters.draw_unseen_worlds, replace(POOL, name="Ant-v5", backend="gym"), 0.1, 2, 1

@@ -127,7 +127,8 @@ def _nothing_physical(spec: EnvSpec) -> ShoalError:
     backend = {"envpool": "EnvPool", "gym": "Gymnasium"}.get(spec.backend, spec.backend)
     return ShoalError(
         f"{spec.name} by {backend} has no physical parameters, so its worlds cannot differ; "
-        f"these have some: {', '.join([*BUILTIN, *OURS])}, and what declares its own (docs/worlds.md)"
+        f"these have some: {', '.join([*BUILTIN, *OURS])}, "
+        "and what declares its own (docs/how-to/worlds-that-differ.md)"
     )
 
 
