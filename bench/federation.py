@@ -19,7 +19,7 @@ from zoo import ZOO
 from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset
 from shoal.envs.worlds import parameters
 from shoal.ops import trees
-from shoal.training.evaluate import distances, evaluate, evaluate_worlds, visits
+from shoal.training.evaluate import assign_worlds, distances, evaluate_worlds, play_episodes
 from shoal.training.loop import progress_reports
 from shoal.training.parts import worlds_of
 from shoal.training.program import Trainer, TrainState, make_trainer
@@ -73,7 +73,7 @@ def scores_in_worlds(config: TrainConfig) -> list[float]:
     trainer, state = finished(config)
     spec, names = trainer.recipe.spec, list(range(config.learners))
     fresh = parameters.draw_unseen_worlds(spec, config.env_spread, EPISODES, config.seed)
-    places = visits(names, worlds_of(config, spec), EPISODES, fresh)
+    places = assign_worlds(names, worlds_of(config, spec), EPISODES, fresh)
     rows = evaluate_worlds(trainer.recipe, trainer.learner, state.cohort, names, places)
     of = lambda place: float(np.mean([row.return_mean for row in rows if row.world == place]))
     return [of("own"), of("seen"), of("unseen")]
@@ -102,7 +102,7 @@ def liars(env: str, seeds: range):
 def honest_return(config: TrainConfig, honest: int) -> float:
     """The mean greedy return of the learners that tell the truth."""
     trainer, state = finished(config)
-    returns, _ = evaluate(trainer.recipe, trainer.learner, state.cohort, EPISODES)
+    returns, _ = play_episodes(trainer.recipe, trainer.learner, state.cohort, EPISODES)
     return float(returns[:honest].mean())
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from zoo import ZOO
 
 from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset
-from shoal.runs.session import open_session, watch
-from shoal.training.evaluate import evaluate
+from shoal.runs.session import open_session, run_session
+from shoal.training.evaluate import play_episodes
 from shoal.training.loop import Report, progress_reports
 from shoal.training.program import make_trainer
 
@@ -93,7 +93,7 @@ def outcome(config: TrainConfig) -> tuple[np.ndarray, np.ndarray]:
     reports = [report for report in progress_reports(trainer, trainer.init()) if report.due]
     curve = np.stack([report.metrics["return_mean"] for report in reports])
     curve = curve[~np.all(np.isnan(curve), 1)]  # before the first episode has ended there is no score
-    returns, _ = evaluate(trainer.recipe, trainer.learner, reports[-1].state.cohort, EPISODES)
+    returns, _ = play_episodes(trainer.recipe, trainer.learner, reports[-1].state.cohort, EPISODES)
     return returns.mean(1), np.where(np.isnan(curve), np.nanmin(curve), curve)
 
 
@@ -127,7 +127,7 @@ def run_of(learners: int, rule: tuple[ExchangeConfig, ...], folder: Path) -> Ite
     config = TrainConfig("jax:CartPole-v1", PPOConfig(), steps=10**8, learners=learners, exchanges=rule)
     session = open_session(config, folder)
     assert not isinstance(session, int)
-    reports = watch(session)
+    reports = run_session(session)
     seconds_of(reports, 40)
     return reports
 

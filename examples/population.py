@@ -1,6 +1,4 @@
-"""Sixteen learners who evolve their own learning rates, against sixteen who keep the ones they drew."""
-
-import numpy as np
+"""Sixteen learners who evolve their learning rates, against sixteen who keep the ones they drew."""
 
 import shoal
 
@@ -9,9 +7,7 @@ random_search = shoal.preset("CartPole-v1", **settings)
 population = shoal.preset("CartPole-v1", **settings, exchange="truncation", local_updates=10)
 
 for name, config in {"random search": random_search, "population": population}.items():
-    for report in shoal.train(config):
-        returns, rates = report.metrics["return_mean"], report.metrics["hypers/learning_rate"]
-    best = int(np.argmax(returns))
-    print(
-        f"{name:>14}: best {returns[best]:.0f} at learning rate {rates[best]:.2g}, mean {returns.mean():.0f}"
-    )
+    *_, report = shoal.train(config)  # the last
+    returns, rates = report.metrics["return_mean"], report.metrics["hypers/learning_rate"]
+    best = returns.argmax()
+    print(f"{name:>13}: best {returns[best]:.0f} (rate {rates[best]:.2g}), mean {returns.mean():.0f}")

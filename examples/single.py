@@ -1,7 +1,9 @@
-"""One learner on CartPole: training is a loop over reports."""
+"""Train one learner in a folder, then evaluate it, as `shoal train` and `shoal eval` do."""
 
 import shoal
 
-config = shoal.preset("CartPole-v1", steps=50_000, seed=1)
-for report in shoal.train(config):
-    print(f"step {report.step:>7,}  return {report.metrics['return_mean'][0]:6.1f}")
+run = shoal.run("CartPole-v1", steps=50_000, seed=1, folder="runs/single")
+print(run)
+for row in run.evaluate(episodes=20):
+    print(f"learner {row.learner}: return {row.return_mean:.1f} over {row.episodes} episodes")
+print("film:", run.video("runs/single/cartpole.gif"))

@@ -3,15 +3,17 @@
 from shoal.envs.registry import make, register
 from shoal.errors import ShoalError
 from shoal.exchanges.make import ExchangeConfig
+from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.td3 import TD3Config, td3
 from shoal.nets.actor_critic import actor_critic
+from shoal.runs.policy import Policy
 from shoal.runs.presets import preset
+from shoal.runs.run import Run, evaluate, load, run
 from shoal.training.config import TrainConfig
-from shoal.training.evaluate import evaluate
 from shoal.training.loop import Report, train
-from shoal.types import Box, Discrete, EnvSpec, JaxEnv, MultiBinary, MultiDiscrete
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, MultiBinary, MultiDiscrete
 
 __version__ = "0.1.0"
 
@@ -22,20 +24,26 @@ __all__ = [
     "EnvSpec",
     "ExchangeConfig",
     "JaxEnv",
+    "Learner",
+    "LearnerContext",
     "MultiBinary",
     "MultiDiscrete",
     "PPOConfig",
+    "Policy",
     "Report",
+    "Run",
     "ShoalError",
     "TD3Config",
     "TrainConfig",
     "actor_critic",
     "dqn",
     "evaluate",
+    "load",
     "make",
     "ppo",
     "preset",
     "register",
+    "run",
     "td3",
     "train",
 ]

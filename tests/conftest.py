@@ -46,13 +46,13 @@ def go_on():
 
     Returns the step it went on from, None for a new run, and its last report, None where none was left to do.
     """
-    from shoal.runs.session import open_session, watch
+    from shoal.runs.session import Finished, open_session, run_session
 
     def trained(config, folder, until=None, mesh=None):
         opened = open_session(config, folder, mesh=mesh)
-        if isinstance(opened, int):
-            return opened, None
-        reports, report = watch(opened), None
+        if isinstance(opened, Finished):
+            return opened.step, None
+        reports, report = run_session(opened), None
         for report in reports:
             if until is not None and report.step >= until:
                 break

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-PATH = Path(__file__).parent.parent / "examples" / "pbt_toy.py"
+PATH = Path(__file__).parent.parent / "bench" / "pbt_toy.py"
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import shoal
-from shoal.envs.worlds import parameters
 from shoal.exchanges.topology import read_matrix
 from shoal.runs.files import read_json
 from shoal.runs.plots import draw_graph
@@ -18,22 +17,19 @@ HERE = Path(__file__).parent
 KINDS = {"alone": ("#D55E00", {}), "averaged every 4 updates": ("#0072B2", {"exchange": "average"})}
 
 SPREAD, EPISODES = 1.0, 30
-recipe = shoal.make("CartPole-v1")
-fresh = parameters.unseen(recipe.spec, SPREAD, 8 * EPISODES, seed=1)
-fresh = type(fresh)(*(leaf.reshape(8, EPISODES) for leaf in fresh))
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
 for name, (colour, settings) in KINDS.items():
     config = shoal.preset("CartPole-v1", steps=50_000, learners=8, env_spread=SPREAD, **settings)
-    learner = shoal.ppo(config.algo, recipe.spec, config.num_iterations)
     steps, apart, played, returns = [], [], [], []
     for report in shoal.train(config):
         steps.append(report.step)
         apart.append(report.metrics["disagreement/policy"].mean())
         if len(steps) % 4 == 0:
             played.append(report.step)
-            returns.append(shoal.evaluate(recipe, learner, report.state.cohort, EPISODES, params=fresh)[0])
-    returns = np.mean(returns, 2)  # (reports, learners)
+            rows = [row for row in shoal.evaluate(report, EPISODES) if row.learner != "mean"]
+            returns.append([row.return_mean for row in rows if row.world == "unseen"])
+    returns = np.array(returns)  # (reports, learners)
     left.plot(played, returns, color=colour, linewidth=0.6, alpha=0.4)
     left.plot(played, returns.mean(1), color=colour, linewidth=2.5, label=name)
     between = np.lib.stride_tricks.sliding_window_view(apart, 4).max(1)  # the largest between two exchanges

@@ -9,9 +9,8 @@ from typing import Literal
 import tyro
 
 from shoal.cli import cache, show
-from shoal.errors import ShoalError
-from shoal.runs import session
-from shoal.training.evaluate import Evaluation, evaluate, evaluate_worlds, summarise
+from shoal.runs.run import load
+from shoal.training.evaluate import Evaluation
 
 
 @dataclass(frozen=True)
@@ -45,29 +44,24 @@ class Eval:
 def main(arguments: list[str]) -> int:
     """Print the returns of a run's learners."""
     options = tyro.cli(Eval, prog="shoal eval", args=arguments)
-    if options.episodes < 1:
-        raise ShoalError(f"episodes must be at least 1, not {options.episodes}")
     cache.remember_compilations()
     if options.json:
         with show.stdout_to_stderr():
             rows = _evaluated(options)
-        print(json.dumps([row.printed() for row in rows], indent=1))
+        print(json.dumps([row.to_dict() for row in rows], indent=1))
     else:
         show.evaluations(_evaluated(options))
     return 0
 
 
 def _evaluated(options: Eval) -> Sequence[Evaluation]:
-    opened = session.open_run(options.run, options.checkpoint)
-    names, cohort = session.choose(opened, options.learner)
-    opened, world = session.on_levels(opened, options.levels)
-    places = session.places(opened, names, options.episodes, options.each_world)
-    how = {"seed": options.seed, "sampled": options.sampled}
-    if options.against:
-        other = session.open_run(options.against, options.checkpoint)
-        return session.matches(opened, other, options.learner, options.episodes, **how)
-    if places is None:
-        returns, lengths = evaluate(opened.recipe, opened.learner, cohort, options.episodes, **how)
-        spec = opened.recipe.spec
-        return [summarise(*row, world, spec) for row in zip(names, returns, lengths, strict=True)]
-    return evaluate_worlds(opened.recipe, opened.learner, cohort, names, places, **how)
+    return load(options.run).evaluate(
+        options.episodes,
+        options.learner,
+        sampled=options.sampled,
+        seed=options.seed,
+        checkpoint=options.checkpoint,
+        levels=options.levels,
+        each_world=options.each_world,
+        against=options.against,
+    )

@@ -38,9 +38,9 @@ def start_config(env: str | None, start: Start) -> TrainConfig:
         raise ShoalError("--param-name begins from a preset; leave out --config, --follow and --no-preset")
     said: dict[str, Any] = read_settings(start.config) if start.config else {}
     if start.follow:
-        from shoal.runs.session import replayed
+        from shoal.runs.run import follow_best_line
 
-        followed = to_settings(replayed(start.follow))
+        followed = to_settings(follow_best_line(start.follow))
         said = followed | expanded(said, followed["algo"])
     env = env or said.get("env")
     algo = start.algo or said.get("algo", "ppo")

@@ -7,10 +7,9 @@ from typing import Literal
 import tyro
 
 from shoal.cli import cache, show
-from shoal.errors import ShoalError
-from shoal.runs import session
+from shoal.runs.progress import score
+from shoal.runs.run import load
 from shoal.runs.video import write_video
-from shoal.training.episode import episode
 
 
 @dataclass(frozen=True)
@@ -45,21 +44,15 @@ def main(arguments: list[str]) -> int:
     """Write or show one episode."""
     options = tyro.cli(Play, prog="shoal play", args=arguments)
     cache.remember_compilations()
-    opened = session.open_run(options.run, options.checkpoint)
-    (name, *more), cohort = session.choose(opened, options.learner)
-    if more:
-        raise ShoalError("one learner at a time: --learner best, mean or a number")
-    frames, total = [], 0.0
-    world = session.world_of(opened, name)
-    how = (options.seed, options.steps, world, options.sampled)
-    for frame, reward in episode(opened.recipe, opened.learner, cohort, *how):
-        frames.append(frame)
-        total += reward
+    played = load(options.run).play(
+        options.learner, options.checkpoint, sampled=options.sampled, seed=options.seed, steps=options.steps
+    )
+    name, frames = played.learner, played.frames
     default = None if options.mp4 or options.human else options.run / "videos" / f"learner_{name}.gif"
     for path in (options.gif or default, options.mp4):
         if path is not None:
             print(f"wrote {write_video(frames, path, options.fps)}")
-    print(f"learner {name}: return {show.score(total)} in {len(frames) - 1} steps")
+    print(f"learner {name}: return {score(played.total)} in {len(frames) - 1} steps")
     if options.human:
         show.window(frames, options.fps)
     return 0

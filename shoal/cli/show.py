@@ -4,98 +4,26 @@ import ctypes
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
-from shoal.distributed.mesh import num_processes
-from shoal.distributed.processes import rank
 from shoal.errors import ShoalError
+from shoal.runs.progress import describe_scores, short
 from shoal.runs.session import Finished, Session
 from shoal.training.evaluate import Evaluation
-from shoal.training.loop import Report
 from shoal.training.profile import Profile
 
-LINE_SECONDS = 10.0
-"""Between progress lines where there is no terminal to draw a bar on."""
 
-
-class ProgressBar:
-    """A bar on a terminal, a line now and then elsewhere; a context manager with `update(report)`."""
-
-    def __init__(self, session: Session):
-        self.console = Console(stderr=True, highlight=False, quiet=rank() > 0)
-        config, spec = session.trainer.config, session.trainer.recipe.spec
-        self.total = config.steps_after(config.num_iterations)
-        mesh = session.trainer.mesh
-        learners, data = mesh.devices.shape
-        devices = _count(mesh.devices.size, f"{mesh.devices.flat[0].platform} device")
-        devices += f" ({learners}x{data})" * (data > 1)
-        devices += f" of {num_processes()} processes" * (num_processes() > 1)
-        self.console.print(
-            f"[bold]{spec.name}[/] on {spec.backend}, {_count(config.learners, 'learner')} x "
-            f"{_count(config.algo.num_envs, 'environment')}, {devices} -> {session.folder}",
-            soft_wrap=True,
-        )
-        if session.resumed_step is not None:
-            how = (
-                "exactly where it stopped"
-                if spec.exact_resume
-                else "with new episodes (its state cannot be saved)"
-            )
-            self.console.print(f"resuming from step {session.resumed_step:,}, {how}; --clobber starts over")
-        self.bar = Progress(
-            TextColumn("{task.fields[stage]}"),
-            BarColumn(),
-            _Steps(),
-            TextColumn("{task.fields[score]}"),
-            TextColumn("{task.fields[speed]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not self.console.is_terminal or rank() > 0,
-        )
-        start = session.resumed_step or 0
-        self.task = self.bar.add_task(
-            "", total=self.total, completed=start, stage="compiling", score="", speed=""
-        )
-        self.last_line = time.monotonic()
-
-    def __enter__(self) -> "ProgressBar":
-        self.bar.start()
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self.bar.stop()
-
-    def update(self, report: Report) -> None:
-        """Show where training stands."""
-        score, speed = (
-            _scores(report.metrics["return_mean"]),
-            f"{_short(report.steps_per_second_compiled)} steps/s",
-        )
-        self.bar.update(self.task, completed=report.step, stage="training", score=score, speed=speed)
-        if not self.console.is_terminal and time.monotonic() - self.last_line > LINE_SECONDS:
-            self.last_line = time.monotonic()
-            self.console.print(f"step {report.step:,} of {self.total:,}  {score}  {speed}")
-
-
-class _Steps(ProgressColumn):
-    def render(self, task) -> Text:
-        return Text(f"{_short(task.completed)}/{_short(task.total or 0)} steps")
-
-
-def nothing_to_do(folder: Path, step: int) -> None:
+def nothing_to_do(finished: Finished) -> None:
     """The run had already reached its end."""
-    print(f"{folder} is already trained to step {step:,}")
+    print(f"{finished.folder} is already trained to step {finished.step:,}")
     print("a larger --steps goes on, --clobber starts over")
-    _next(folder)
+    _next(finished.folder)
 
 
 def ending(finished: Finished, session: Session) -> None:
@@ -105,9 +33,9 @@ def ending(finished: Finished, session: Session) -> None:
     scored = bool(np.any(np.isfinite(summary["return_mean"])))
     print(
         f"{verb} after {summary['steps']:,} steps per learner in {summary['seconds']:.1f} s: "
-        f"{_scores(np.asarray(summary['return_mean']))}{' over the last 100 episodes' * scored}, "
-        f"{_short(summary['steps_per_second_compiled'])} steps/s "
-        f"({_short(summary['steps_per_second'])} with compiling)"
+        f"{describe_scores(np.asarray(summary['return_mean']))}{' over the last 100 episodes' * scored}, "
+        f"{short(summary['steps_per_second_compiled'])} steps/s "
+        f"({short(summary['steps_per_second'])} with compiling)"
     )
     if session.profile:
         profiled(session.profile)
@@ -202,32 +130,3 @@ def _command() -> str:
         return "shoal"
     path = Path(sys.argv[0])
     return min(str(path), os.path.relpath(path), key=len)
-
-
-def _scores(returns: np.ndarray) -> str:
-    known = returns[np.isfinite(returns.astype(float))]
-    if not len(known):
-        return "no episode finished yet"
-    if len(returns) == 1:
-        return f"return {score(known[0])}"
-    return f"return {score(known.mean())} (best {score(known.max())}, worst {score(known.min())})"
-
-
-def score(number: float) -> str:
-    """A return as people read it: small ones with another digit.
-
-    >>> score(0.956), score(-148.04)
-    ('0.96', '-148.0')
-    """
-    return f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number > 1)}"
-
-
-def _short(number: float) -> str:
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.0f}"

@@ -7,10 +7,10 @@ from shoal.cli.flags import Output, read_start
 from shoal.cli.help_pages import help_page
 from shoal.cli.parse import read_run
 from shoal.distributed import launch
-from shoal.distributed.processes import ProcessInfo, first_rank_where, launched_as, rank, run_distributed
+from shoal.distributed.processes import ProcessInfo, launched_as, rank, run_distributed
 from shoal.errors import ShoalError
 from shoal.runs import session
-from shoal.runs.config import default_folder
+from shoal.runs.progress import ProgressBar
 from shoal.training.config import TrainConfig
 
 
@@ -37,20 +37,12 @@ def run(config: TrainConfig, output: Output) -> int:
     opened = session.open_session(
         config, output.out, output.clobber, mesh=output.mesh, profile=output.profile
     )
-    if isinstance(opened, int):
+    if isinstance(opened, session.Finished):
         if rank() == 0:
-            show.nothing_to_do(output.out or default_folder(config), opened)
+            show.nothing_to_do(opened)
         return 0
-    report = None
-    with session.stop_signals() as caught, show.ProgressBar(opened) as bar:
-        reports = session.watch(opened)
-        for report in reports:
-            bar.update(report)
-            if first_rank_where(bool(caught)) is not None:
-                break
-        reports.close()
-    assert report is not None, "a session has at least one iteration to go"
-    finished = session.finish(opened, report, interrupted=report.iteration < config.num_iterations)
+    with ProgressBar(opened) as bar:
+        finished = session.train_session(opened, bar.update)
     if rank() == 0:
         show.ending(finished, opened)
     return 130 if finished.interrupted else 0

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.runs.files import disk_errors, make_folder, write_text
+from shoal.runs.files import disk_errors, make_folder, read_json, write_text
 
 LEADING = ("step", "learner", "seconds")
 """The columns every metrics.csv begins with."""
@@ -151,6 +151,12 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
         raise ShoalError(f"{path} is not a metrics file: {error}") from error
     whole = {name: columns[name].astype(np.int64) for name in ("step", "learner")}
     return columns | whole
+
+
+def read_summary(folder: Path) -> dict:
+    """What summary.json in a run's folder says; {} where there is none yet."""
+    path = Path(folder) / "summary.json"
+    return read_json(path) if path.is_file() else {}
 
 
 def write_summary(folder: Path, summary: Mapping) -> Path:

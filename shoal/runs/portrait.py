@@ -14,11 +14,13 @@ from shoal.errors import ShoalError
 from shoal.ops import trees
 from shoal.runs.checkpoint import newest_meta
 from shoal.runs.config import from_settings, read_settings
+from shoal.runs.evaluation import own_world
+from shoal.runs.learners import choose_learner, load_learners
 from shoal.runs.plots import PALETTE, write_figure
-from shoal.runs.session import choose, open_run, world_of
+from shoal.runs.policy import clip_action
 from shoal.training.episode import Trajectory, trajectory
 from shoal.training.evaluate import greedy
-from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Tree
+from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState
 
 CELLS = 161
 """Points along each side of a map."""
@@ -60,11 +62,11 @@ def _portrait(run: Path, folder: Path, seed: int) -> list[Path]:
     num_numbers = _num_numbers(make(config.env, **config.options).spec)
     if newest_meta(run / "checkpoints") is None or not 0 < num_numbers <= MOST_NUMBERS:
         return []
-    opened = open_run(run)
-    (name,), cohort = choose(opened, "best")
-    learner, state, spec = opened.learner, trees.take(cohort, 0), opened.recipe.spec
-    played = trajectory(opened.recipe, learner, cohort, seed, params=world_of(opened, name))
-    played = played._replace(action=bounded(spec, played.action))
+    trained = load_learners(run)
+    name, cohort = choose_learner(trained, "best")
+    learner, state, spec = trained.learner, trees.take(cohort, 0), trained.recipe.spec
+    played = trajectory(trained.recipe, learner, cohort, seed, params=own_world(trained, name))
+    played = played._replace(action=clip_action(spec.action, played.action))
     title = run.resolve().name + (f", learner {name}" if config.learners > 1 else "")
     panels = _panels(spec, played)
     if learner.value is not None:
@@ -96,7 +98,7 @@ def over_plane(view: View, spec: EnvSpec, learner: Learner, state: LearnerState)
     noise = trees.take(greedy(learner).draw(jax.random.key(0), (1, len(obs))), 0)
     episode_starts = np.ones(len(obs), bool)
     action, _ = jax.jit(learner.act)(learner.for_evaluation(state, len(obs)), obs, noise, episode_starts)
-    first = bounded(spec, action).reshape(CELLS, CELLS, -1)[..., 0]
+    first = clip_action(spec.action, action).reshape(CELLS, CELLS, -1)[..., 0]
     bound = np.max(np.abs([spec.action.low, spec.action.high])) if isinstance(spec.action, Box) else None
     return Maps(x, y, first, expected(learner, state, obs).reshape(CELLS, CELLS), bound)
 
@@ -105,12 +107,6 @@ def expected(learner: Learner, state: LearnerState, obs: np.ndarray) -> np.ndarr
     """The value of each observation."""
     assert learner.value is not None, "who asks has made sure of it"
     return np.asarray(jax.jit(learner.value)(state, obs))
-
-
-def bounded(spec: EnvSpec, action: Tree) -> np.ndarray:
-    """Actions as the environment takes them: real ones inside their box."""
-    action = np.asarray(action)
-    return np.clip(action, spec.action.low, spec.action.high) if isinstance(spec.action, Box) else action
 
 
 def _num_numbers(spec: EnvSpec) -> int:

@@ -55,8 +55,8 @@ class Evaluation(NamedTuple):
     world: str
     agents: dict[str, float] | None = None  # means by agent and team, and win rates, where there are agents
 
-    def printed(self) -> dict[str, Any]:
-        """Its values by their names; what there is to say of agents, beside the others."""
+    def to_dict(self) -> dict[str, Any]:
+        """Its values by name, those of agents and teams beside the others: a row of a DataFrame."""
         return {name: x for name, x in self._asdict().items() if name != "agents"} | (self.agents or {})
 
 
@@ -75,7 +75,7 @@ def player(learner: Learner, sampled: bool) -> Learner:
     return learner if sampled else greedy(learner)
 
 
-def evaluate(
+def play_episodes(
     recipe: EnvRecipe,
     learner: Learner,
     cohort: LearnerState,
@@ -97,17 +97,17 @@ def evaluate_worlds(
     learner: Learner,
     cohort: LearnerState,
     names: Sequence[int | str],
-    places: dict[str, Tree],
+    worlds: dict[str, Tree],
     seed: int = 0,
     sampled: bool = False,
 ) -> list[Evaluation]:
-    """A row for each learner in each of the worlds it visits (`visits` makes `places`), from the same starts.
+    """A row for each learner in each kind of world (`assign_worlds` makes them), from the same starts.
 
     `names` are the learners' numbers; one without a number, such as "mean", has no world of its own.
     """
-    episodes = jax.tree.leaves(places)[0].shape[1]
-    played = _evaluations(recipe, player(learner, sampled), cohort, episodes, seed, places.values())
-    scores = dict(zip(places, played, strict=True))
+    episodes = jax.tree.leaves(worlds)[0].shape[1]
+    played = _evaluations(recipe, player(learner, sampled), cohort, episodes, seed, worlds.values())
+    scores = dict(zip(worlds, played, strict=True))
     return [
         summarise(name, returns[row], lengths[row], world, recipe.spec)
         for row, name in enumerate(names)
@@ -116,14 +116,14 @@ def evaluate_worlds(
     ]
 
 
-def visits(
+def assign_worlds(
     names: Sequence[int | str],
     worlds: Tree,
     episodes: int,
     fresh: Tree | None = None,
     each: bool = False,
 ) -> dict[str, Tree]:
-    """Which world every episode is played in, (L, episodes) per leaf, by what the worlds are to a learner.
+    """The world of every episode, (L, episodes) per leaf, for each kind of world.
 
     own       learner k in world k
     seen      episode e in world e mod W
@@ -131,19 +131,19 @@ def visits(
     world k   every episode in world k, where `each` is asked for
 
     worlds (W,) per leaf, one for each learner that was trained; fresh (F,) per leaf. `names` are the L
-    learners that visit, out of those W; "mean" is the average of all and stands in for none.
+    learners that play, out of those W; "mean" is the average of all and has no world of its own.
     """
     num_learners, num_worlds = len(names), len(jax.tree.leaves(worlds)[0])
     own = np.array([0 if isinstance(name, str) else name for name in names])
     turns = np.arange(episodes)
-    placed = {OWN: _place(worlds, np.repeat(own[:, None], episodes, 1))}
-    placed["seen"] = _place(worlds, np.tile(turns % num_worlds, (num_learners, 1)))
+    assigned = {OWN: _select(worlds, np.repeat(own[:, None], episodes, 1))}
+    assigned["seen"] = _select(worlds, np.tile(turns % num_worlds, (num_learners, 1)))
     if fresh is not None:
         num_fresh = len(jax.tree.leaves(fresh)[0])
-        placed["unseen"] = _place(fresh, np.tile(turns % num_fresh, (num_learners, 1)))
+        assigned["unseen"] = _select(fresh, np.tile(turns % num_fresh, (num_learners, 1)))
     for k in range(num_worlds if each else 0):
-        placed[f"world {k}"] = _place(worlds, np.full((num_learners, episodes), k))
-    return placed
+        assigned[f"world {k}"] = _select(worlds, np.full((num_learners, episodes), k))
+    return assigned
 
 
 def distances(learner: Learner, cohort: LearnerState, obs: Tree) -> np.ndarray:
@@ -264,7 +264,7 @@ def _play(
     return acting.private, EnvStates(acting.state, step, episodes), tally
 
 
-def _place(worlds: Tree, index: np.ndarray) -> Tree:
+def _select(worlds: Tree, index: np.ndarray) -> Tree:
     """The worlds with these numbers, in the shape of `index`."""
     return jax.tree.map(lambda x: np.asarray(x)[index], worlds)
 

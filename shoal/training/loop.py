@@ -43,6 +43,7 @@ class Report(NamedTuple):
     bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was no finite number
     clock: Clock
     state: TrainState  # whose replay, where there is one, lasts until the next report
+    trainer: Trainer  # the parts of the run: its learner, environment, exchange and settings
 
     @property
     def seconds(self) -> float:
@@ -121,6 +122,7 @@ def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | Non
             bad_rewards=progress.bad_rewards,
             clock=Clock(now - began, compile_seconds, valid_steps),
             state=state,
+            trainer=trainer,
         )
         if profile:
             profile.add("logging", time.perf_counter() - now)

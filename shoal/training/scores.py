@@ -66,6 +66,16 @@ def score_metrics(spec: EnvSpec, episodes: Episodes) -> dict[str, np.ndarray]:
         } | {name: np.nanmean(x, 1) for name, x in by_team(spec, returns).items()}
 
 
+def best_learner(scores: Any) -> int:
+    """The learner with the highest mean return; the first where no episode has ended.
+
+    >>> best_learner([None, 1.0, 3.0]), best_learner([np.nan])
+    (2, 0)
+    """
+    known = np.array([np.nan if x is None else x for x in scores], float)
+    return int(np.nanargmax(known)) if np.any(np.isfinite(known)) else 0
+
+
 def team_return(spec: EnvSpec, returns: Any) -> Any:
     """The score of a learner: (...) as it is; of (..., A) agents' returns the first team's sum."""
     if spec.agents is None:

@@ -318,14 +318,14 @@ def test_a_cohort_that_never_meets_is_evaluated_as_before(capsys):
 
 @pytest.mark.parametrize("which", ["2", "mean"])
 def test_a_film_shows_the_learners_own_world(federation, which, monkeypatch, capsys):
-    evaluate = import_module("shoal.training.evaluate")
-    seen, play = [], evaluate.episode
+    run = import_module("shoal.runs.run")
+    seen, play = [], run.episode
 
     def spy(recipe, learner, cohort, seed, steps, world, *rest):
         seen.append(world)
         return play(recipe, learner, cohort, seed, steps, world, *rest)
 
-    monkeypatch.setattr(evaluate, "episode", spy)
+    monkeypatch.setattr(run, "episode", spy)
     assert shoal("play", federation, "--learner", which, "--gif", "out.gif", "--steps", "3") == 0
     assert f"learner {which}: return" in capsys.readouterr().out
     with Image.open("out.gif") as gif:

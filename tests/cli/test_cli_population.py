@@ -9,9 +9,11 @@ import pytest
 
 from shoal.cli.main import main
 from shoal.runs.config import from_settings, read_settings
+from shoal.runs.learners import load_learners
 from shoal.runs.lineage import read_lineage, schedule_of
 from shoal.runs.metrics import read_metrics
-from shoal.runs.session import open_run, open_session, replayed, watch
+from shoal.runs.run import follow_best_line
+from shoal.runs.session import open_session, run_session
 
 CARTPOLE = "jax:CartPole-v1"
 SIZES = ["--num-envs", "4", "--num-steps", "16", "--num-minibatches", "1", "--update-epochs", "1"]
@@ -136,7 +138,7 @@ def test_random_search_draws_and_keeps(population):
 
 
 def test_a_replay_follows_the_line_of_the_best(population):
-    opened, config = open_run(population), replayed(population)
+    opened, config = load_learners(population), follow_best_line(population)
     assert opened.best == np.argmax(read_metrics(population)["return_mean"][-4:])
     expected = schedule_of(read_lineage(population), opened.best)
     assert [(step, values) for step, values in config.hyper_plan] == expected
@@ -149,7 +151,7 @@ def test_a_replay_is_one_learner_and_keeps_the_schedule_in_its_file(replay):
     config = from_settings(read_settings(replay / "config.yaml"))
     assert (config.learners, config.exchanges, config.evolve) == (1, (), ())
     assert config.hyper_plan == [[0, {"learning_rate": 0.001}], [256, {"learning_rate": 0.002}]]
-    assert open_run(replay).cohort.hypers.learning_rate.tolist() == [np.float32(0.002)]
+    assert load_learners(replay).cohort.hypers.learning_rate.tolist() == [np.float32(0.002)]
     assert not (replay / "lineage.csv").exists()
     assert read_metrics(replay)["step"].tolist() == [128, 256, 384, 512]
 
@@ -163,7 +165,7 @@ def test_a_replay_is_repeated_from_its_file_without_the_population(replay):
 
 
 def test_a_replay_resumes_from_its_file_without_the_population(replay, capsys):
-    reports = watch(open_session(from_settings(read_settings(replay / "config.yaml")), Path("half")))
+    reports = run_session(open_session(from_settings(read_settings(replay / "config.yaml")), Path("half")))
     for report in reports:
         if report.step >= 256:
             break

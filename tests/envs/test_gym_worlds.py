@@ -19,7 +19,7 @@ from shoal.envs.worlds.gymnasium import OURS, complete_world, register_ours, wor
 from shoal.errors import ShoalError
 from shoal.learners.context import LearnerContext
 from shoal.training.episode import episode
-from shoal.training.evaluate import evaluate, evaluate_worlds, visits
+from shoal.training.evaluate import assign_worlds, evaluate_worlds, play_episodes
 from shoal.training.program import make_trainer
 
 LENGTH = 3
@@ -179,11 +179,11 @@ def test_learners_are_evaluated_in_the_worlds_they_visit():
     cohort = jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 2))
     own = parameters.read_worlds(recipe.spec, [{"slope": 2}, {"slope": -1}], [0, 1])
     fresh = parameters.read_worlds(recipe.spec, [{"slope": 4}, {"slope": 6}], [0, 1])
-    places = visits([0, 1], own, 4, fresh, each=True)
+    places = assign_worlds([0, 1], own, 4, fresh, each=True)
     found = {
         (row.learner, row.world): row for row in evaluate_worlds(recipe, learner, cohort, [0, 1], places)
     }
-    drawn, _ = evaluate(recipe, learner, cohort, 4, params=jax.tree.map(np.zeros_like, places["own"]))
+    drawn, _ = play_episodes(recipe, learner, cohort, 4, params=jax.tree.map(np.zeros_like, places["own"]))
     mean = lambda name, world: found[name, world].return_mean
     for name in (0, 1):
         for world, slope in {

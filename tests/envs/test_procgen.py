@@ -11,7 +11,8 @@ from shoal.cli.main import main
 from shoal.envs.adapters.envpool import envpool_recipe, import_envpool, option_names
 from shoal.envs.registry import make
 from shoal.envs.worlds.levels import NUM_LEVELS, has_levels, level_options
-from shoal.runs.session import on_levels, open_run
+from shoal.runs.evaluation import choose_levels
+from shoal.runs.learners import load_learners
 from shoal.training.config import TrainConfig
 
 GAME = "BigfishEasy-v0"
@@ -154,18 +155,20 @@ def test_the_table_says_which_levels(run, flags, world, capsys):
 
 
 def test_a_run_is_evaluated_on_the_levels_asked_for(run):
-    opened = open_run(run)
-    frames = {which: shown(on_levels(opened, which)[0].recipe) for which in (None, "seen", "unseen", "all")}
+    opened = load_learners(run)
+    frames = {
+        which: shown(choose_levels(opened, which)[0].recipe) for which in (None, "seen", "unseen", "all")
+    }
     trained = first_frames({"num_levels": 1, "start_level": 7})[0]
     alike = {which: (pictures == trained).all((1, 2, 3)).mean() for which, pictures in frames.items()}
     assert alike == {None: 1, "seen": 1, "unseen": 0, "all": 0}
 
 
 def test_levels_where_there_are_none_are_refused_in_one_line(run):
-    opened = open_run(run)._replace(config=TrainConfig("CartPole-v1"))
+    opened = load_learners(run)._replace(config=TrainConfig("CartPole-v1"))
     with pytest.raises(ShoalError, match=r"^CartPole-v1 has no levels to choose .*$"):
-        on_levels(opened, "seen")
-    assert on_levels(opened, None) == (opened, "default")
+        choose_levels(opened, "seen")
+    assert choose_levels(opened, None) == (opened, "default")
 
 
 def test_a_run_is_drawn(run, tmp_path):

@@ -15,7 +15,7 @@ from shoal.exchanges.mixing import average
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
-from shoal.runs.session import open_session, watch
+from shoal.runs.session import open_session, run_session
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import LearnerState, Rollout, Scores
@@ -265,7 +265,7 @@ def test_the_federation_meets_as_often_as_it_says():
 def carry_on(config, folder, until=None):
     """Go on with the run in `folder` to its end, or to so many steps; where it began, and its last state."""
     opened = open_session(config, folder)
-    reports, report = watch(opened), None
+    reports, report = run_session(opened), None
     for report in reports:
         if until is not None and report.step >= until:
             break

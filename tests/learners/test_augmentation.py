@@ -20,7 +20,7 @@ from shoal.learners.ppo import PPOConfig
 from shoal.learners.wrappers.augmentation import augmented
 from shoal.nets.actor_critic import actor_critic
 from shoal.ops import trees
-from shoal.runs.session import open_session, watch
+from shoal.runs.session import open_session, run_session
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train
 from shoal.training.program import make_trainer
@@ -137,12 +137,12 @@ def test_two_devices_are_one_and_steps_are_real():
 
 def test_a_run_goes_on_where_it_stopped(tmp_path):
     """To the bit."""
-    reports = watch(open_session(RUN, tmp_path, mesh="1x1"))
+    reports = run_session(open_session(RUN, tmp_path, mesh="1x1"))
     next(report for report in reports if report.step >= 32 * 3)
     reports.close()
     again = open_session(RUN, tmp_path, mesh="1x1")
     assert again.resumed_step == 32 * 3
-    *_, last = watch(again)
+    *_, last = run_session(again)
     for a, b in zip(*map(jax.tree.leaves, (last.state.cohort, advanced("1x1")[0].cohort)), strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -20,10 +20,10 @@ from shoal.learners.ppo import PPOConfig
 from shoal.nets.recurrent import GRU, LSTM, recurrent_actor_critic
 from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
-from shoal.runs.session import open_session, watch
+from shoal.runs.session import open_session, run_session
 from shoal.training.config import TrainConfig
 from shoal.training.episode import trajectory
-from shoal.training.evaluate import evaluate, greedy
+from shoal.training.evaluate import greedy, play_episodes
 from shoal.training.loop import train
 from shoal.training.program import make_trainer
 from shoal.training.rollout import collect, reset_envs
@@ -358,7 +358,7 @@ def test_evaluation_and_play_remember():
     """Episodes of 150 steps, of which evaluation plays 64 at a time."""
     recipe, learner = by_hand(150)
     cohort = jax.vmap(learner.init)(jax.random.split(KEY, 2))
-    returns, lengths = evaluate(recipe, learner, cohort, episodes=8)
+    returns, lengths = play_episodes(recipe, learner, cohort, episodes=8)
     assert np.all(returns == 1.0)
     assert set(lengths.ravel()) == {149, 150}
     for seed in range(3):
@@ -414,7 +414,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
 
     def go_on(folder, until):
         opened = open_session(config, tmp_path / folder, mesh="1x1")
-        reports = watch(opened)
+        reports = run_session(opened)
         report = next(report for report in reports if report.step >= until)
         reports.close()
         return opened.resumed_step, report.state

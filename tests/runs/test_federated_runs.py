@@ -21,8 +21,10 @@ from shoal.runs.config import (
     to_settings,
     write_config,
 )
+from shoal.runs.evaluation import evaluation_worlds, own_world
+from shoal.runs.learners import choose_learners, load_learners
 from shoal.runs.metrics import read_metrics
-from shoal.runs.session import choose, open_run, open_session, places, world_of
+from shoal.runs.session import open_session
 from shoal.training.config import TrainConfig
 from shoal.training.parts import make_exchange_for, worlds_of
 from shoal.types import Box, Discrete, EnvSpec
@@ -279,20 +281,20 @@ def test_a_stopped_federation_ends_as_if_it_had_not_been_stopped(several):
 
 
 def test_all_of_a_federation_are_the_learners_and_their_mean(several):
-    opened = open_run(several[0])
-    names, cohort = choose(opened, "all")
+    opened = load_learners(several[0])
+    names, cohort = choose_learners(opened, "all")
     assert names == [0, 1, 2, 3, "mean"]
     mean = lambda x: np.testing.assert_allclose(x[4], np.mean(x[:4], 0), rtol=1e-5, atol=1e-6)
     jax.tree.map(mean, cohort.params)
     alone = opened._replace(config=replace(opened.config, exchanges=()))
-    assert choose(alone, "all")[0] == [0, 1, 2, 3]
+    assert choose_learners(alone, "all")[0] == [0, 1, 2, 3]
 
 
 def test_learners_are_evaluated_in_worlds_that_differ(several):
     """Each in its own, all in all of theirs, and in worlds between them that nobody has seen."""
-    opened = open_run(several[0])
-    names, _ = choose(opened, "all")
-    visited = places(opened, names, 6, each=False)
+    opened = load_learners(several[0])
+    names, _ = choose_learners(opened, "all")
+    visited = evaluation_worlds(opened, names, 6, each=False)
     assert [*visited] == ["own", "seen", "unseen"]
     lengths = np.float32([0.5, 0.6, 0.7, 0.8])
     np.testing.assert_allclose(visited["own"].length[:4], np.repeat(lengths[:, None], 6, 1))
@@ -300,23 +302,23 @@ def test_learners_are_evaluated_in_worlds_that_differ(several):
     fresh = visited["unseen"].length
     assert ((fresh >= 0.5) & (fresh <= 0.8)).all()
     assert len(np.unique(fresh)) == 6
-    assert [*places(opened, names, 6, each=True)][3:] == [f"world {k}" for k in range(4)]
+    assert [*evaluation_worlds(opened, names, 6, each=True)][3:] == [f"world {k}" for k in range(4)]
     same = opened._replace(config=replace(opened.config, env_params=None))
-    assert places(same, names, 6, each=False) is None
+    assert evaluation_worlds(same, names, 6, each=False) is None
 
 
 def test_a_learners_own_world_is_its_own(several):
-    opened = open_run(several[0])
-    assert [round(float(world_of(opened, k).gravity), 4) for k in range(4)] == [9.8, 10.8, 11.8, 12.8]
-    assert world_of(opened, "mean") is None
+    opened = load_learners(several[0])
+    assert [round(float(own_world(opened, k).gravity), 4) for k in range(4)] == [9.8, 10.8, 11.8, 12.8]
+    assert own_world(opened, "mean") is None
     shifted = opened._replace(config=replace(opened.config, first_member=1, learners=3))
-    assert float(world_of(shifted, 0).gravity) == pytest.approx(10.8)
+    assert float(own_world(shifted, 0).gravity) == pytest.approx(10.8)
 
 
 def test_drawn_worlds_are_evaluated_in_worlds_drawn_alike(several):
     config = replace(PLAIN, env_spread=0.3)
-    opened = open_run(several[0])._replace(config=config)
-    visited = places(opened, [2], 50, each=False)
+    opened = load_learners(several[0])._replace(config=config)
+    visited = evaluation_worlds(opened, [2], 50, each=False)
     own = worlds_of(config, opened.recipe.spec)
     np.testing.assert_array_equal(visited["own"].length, np.full((1, 50), own.length[2]))
     fresh = visited["unseen"]

@@ -10,9 +10,9 @@ import pytest
 from shoal.errors import ShoalError
 from shoal.exchanges.make import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
+from shoal.runs.learners import load_learners
 from shoal.runs.lineage import ancestors, begin_lineage, extend_lineage, read_lineage, schedule_of
 from shoal.runs.metrics import read_metrics
-from shoal.runs.session import open_run
 from shoal.training.config import TrainConfig
 
 SMALL = PPOConfig(
@@ -169,7 +169,7 @@ def test_the_worst_become_the_best_and_the_others_keep_their_hyperparameters(run
 
 
 def test_the_last_rows_are_what_the_learners_have(runs):
-    lineage, opened = read_lineage(runs[0]), open_run(runs[0])
+    lineage, opened = read_lineage(runs[0]), load_learners(runs[0])
     for name in EVOLVED:
         np.testing.assert_array_equal(
             np.float32(lineage.hypers[name][-1]), getattr(opened.cohort.hypers, name)

@@ -16,9 +16,10 @@ from shoal.envs.classic.views import VIEWS
 from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.runs.config import from_settings, read_settings, write_config
+from shoal.runs.learners import choose_learners, load_learners
 from shoal.runs.portrait import CELLS, over_plane, portrait, view_of
 from shoal.runs.presets import preset
-from shoal.runs.session import choose, open_run, open_session, watch
+from shoal.runs.session import open_session, run_session
 from shoal.training.episode import episode, trajectory
 from shoal.training.parts import make_learner
 from shoal.types import Box, Discrete
@@ -33,7 +34,7 @@ def pendulum(tmp_path_factory) -> Path:
     small = {"num_envs": 2, "num_steps": 16, "num_minibatches": 1, "hidden": [8], "steps": 64}
     session = open_session(preset("Pendulum-v1", learners=2, norm_reward=True, **small), folder)
     assert not isinstance(session, int)
-    for _ in watch(session):
+    for _ in run_session(session):
         pass
     return folder
 
@@ -70,8 +71,8 @@ def test_an_environment_with_other_observations_has_no_view():
 
 
 def test_maps_are_what_the_networks_say(pendulum):
-    opened = open_run(pendulum)
-    state = trees.take(choose(opened, "best")[1], 0)
+    opened = load_learners(pendulum)
+    state = trees.take(choose_learners(opened, "best")[1], 0)
     maps = over_plane(VIEWS["Pendulum-v1"], opened.recipe.spec, opened.learner, state)
     scale = np.sqrt(state.statistics.returns.m2 / state.statistics.returns.count)
     for row, column in ((0, 0), (CELLS - 1, 3), (CELLS // 2, 40)):
@@ -91,8 +92,8 @@ def test_td3_expects_what_its_first_critic_says():
 
 
 def test_the_trajectory_is_the_episode_that_is_played(pendulum):
-    opened = open_run(pendulum)
-    cohort = choose(opened, "best")[1]
+    opened = load_learners(pendulum)
+    cohort = choose_learners(opened, "best")[1]
     played = trajectory(opened.recipe, opened.learner, cohort, seed=5, max_steps=20)
     assert played.obs.shape == (21, 3)
     assert played.action.shape == (20, 1)

@@ -17,9 +17,9 @@ from shoal.exchanges.mixing import average
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.td3 import TD3Config
 from shoal.ops import trees
-from shoal.runs.session import choose, open_run
+from shoal.runs.learners import choose_learners, load_learners
 from shoal.training.config import TrainConfig
-from shoal.training.evaluate import evaluate
+from shoal.training.evaluate import play_episodes
 from shoal.training.loop import train
 from shoal.training.program import make_trainer
 
@@ -122,10 +122,10 @@ def test_a_finished_run_is_evaluated_greedily_in_other_environments(go_on, name,
     """As many as asked for, whatever it trained in, with the same answer each time; its mean too."""
     config = replace(NORMED[name], exchanges=(ExchangeConfig("average", local_updates=5),))
     go_on(config, tmp_path)
-    opened = open_run(tmp_path)
-    names, cohort = choose(opened, "all")
+    opened = load_learners(tmp_path)
+    names, cohort = choose_learners(opened, "all")
     assert names == [0, 1, "mean"]
-    once, twice = (evaluate(opened.recipe, opened.learner, cohort, episodes=3)[0] for _ in range(2))
+    once, twice = (play_episodes(opened.recipe, opened.learner, cohort, episodes=3)[0] for _ in range(2))
     assert once.shape == (3, 3)
     np.testing.assert_array_equal(once, twice)
     assert np.isfinite(once).all()

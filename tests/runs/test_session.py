@@ -6,7 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
+from math import nan
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,7 +19,9 @@ from shoal.errors import ShoalError
 from shoal.learners.ppo import PPOConfig
 from shoal.runs import checkpoint, session
 from shoal.runs.config import from_settings, read_settings
-from shoal.runs.session import choose, clear, finish, open_run, open_session, watch
+from shoal.runs.learners import choose_learners, load_learners
+from shoal.runs.lost_learners import LostLearners
+from shoal.runs.session import clear_folder, finish_session, open_session, run_session
 from shoal.training.config import TrainConfig
 
 SMALL = {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "update_epochs": 2, "hidden": (8,)}
@@ -40,14 +45,14 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 jax.devices()
 
 from shoal.runs.config import from_settings, read_settings
-from shoal.runs.session import finish, open_session, watch
+from shoal.runs.session import finish_session, open_session, run_session
 
 folder = Path(sys.argv[1])
 opened = open_session(from_settings(read_settings(folder / "config.yaml")), folder)
 print("resumed at", opened.resumed_step)
-for report in watch(opened):
+for report in run_session(opened):
     pass
-finish(opened, report, interrupted=False)
+finish_session(opened, report)
 """
 
 
@@ -179,7 +184,7 @@ def test_clobber_starts_over_and_removes_the_run_alone(copied):
     assert int(opened.state.iteration) == 0
     left = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert left == {"notes.txt", "data/metrics.csv", "my_config.yaml", "config.yaml"}
-    clear(folder)
+    clear_folder(folder)
     assert all(path.read_text() == "mine" for path in own)
     assert not (folder / "config.yaml").exists()
 
@@ -192,7 +197,7 @@ def test_a_run_under_way_is_left_alone(copied, go_on):
     with pytest.raises(ShoalError, match="is under way; wait for its end, or choose another folder"):
         open_session(config, folder, clobber=True)
     assert (folder / "config.yaml").stat().st_mtime_ns == before
-    reports = watch(opened)
+    reports = run_session(opened)
     step = next(reports).step
     reports.close()
     begun, _ = go_on(config, folder, until=step + 1)
@@ -210,7 +215,7 @@ def test_a_run_that_is_forgotten_lets_others_in(copied):
 @pytest.mark.parametrize("whole", ["plain"], indirect=True)
 def test_a_folder_that_disappears_is_told_in_one_line(copied):
     config, folder = copied
-    reports = watch(open_session(config, folder, clobber=True))
+    reports = run_session(open_session(config, folder, clobber=True))
     next(report for report in reports if report.due)
     shutil.rmtree(folder)
     with pytest.raises(ShoalError, match=r"cannot write .*metrics\.csv: No such file"):
@@ -219,16 +224,16 @@ def test_a_folder_that_disappears_is_told_in_one_line(copied):
 
 def test_the_learners_of_a_run_can_be_chosen(whole):
     config, folder = whole
-    opened = open_run(folder)
+    opened = load_learners(folder)
     assert (opened.config, opened.step) == (config, 2048)
     scores = [float(row["return_mean"]) for row in rows(folder)[-config.learners :]]
     assert opened.best == int(np.argmax(scores))
     for which, names in (("all", [*range(config.learners)]), ("best", [opened.best]), ("mean", ["mean"])):
-        chosen, cohort = choose(opened, which)
+        chosen, cohort = choose_learners(opened, which)
         assert chosen == names
         assert {leaf.shape[0] for leaf in jax.tree.leaves(cohort)} == {len(names)}
     with pytest.raises(ShoalError, match=f"no learner '{config.learners}'"):
-        choose(opened, str(config.learners))
+        choose_learners(opened, str(config.learners))
 
 
 def test_the_summary_tells_how_the_run_ended(copied):
@@ -236,11 +241,30 @@ def test_the_summary_tells_how_the_run_ended(copied):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "SAVE_SECONDS", 1e9)
         opened = open_session(config, folder, clobber=True)
-        reports = watch(opened)
+        reports = run_session(opened)
         report = next(reports)
         reports.close()
-    finished = finish(opened, report, interrupted=True)
+    finished = finish_session(opened, report)
     assert finished.summary["steps"] == report.step
     assert finished.interrupted
     assert (folder / "summary.json").exists()
     assert [p.stem for p in (folder / "checkpoints").glob("*.json")] == [f"step_{report.step:09d}"]
+
+
+def test_learners_lost_to_nan_are_reported_once_each():
+    """Learner 0 is lost at the first report, learner 2 at the third, the last one at the fifth."""
+    losses = [[nan, 1, 1], [nan, 1, 1], [nan, 1, nan], [nan, 1, nan], [nan, nan, nan]]
+    lost, seen = LostLearners(), []
+    for step, loss in enumerate(losses[:-1]):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            lost.check(report_with(step, loss))
+        seen.append([str(warning.message).split(":")[0] for warning in caught])
+    assert seen == [["learner 0 is lost near step 0"], [], ["learner 2 is lost near step 2"], []]
+    with pytest.raises(ShoalError, match="learner 0, 1, 2 is lost near step 4: the loss is not finite"):
+        lost.check(report_with(4, losses[-1]))
+
+
+def report_with(step, loss):
+    metrics = {"loss/total": np.array(loss, np.float32)}
+    return SimpleNamespace(step=step, metrics=metrics, bad_rewards=np.zeros(len(loss), bool))

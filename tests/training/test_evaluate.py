@@ -21,7 +21,15 @@ from shoal.ops.statistics import Running, merge
 from shoal.runs import checkpoint
 from shoal.training.config import TrainConfig
 from shoal.training.episode import episode
-from shoal.training.evaluate import CHUNK, distances, evaluate, evaluate_worlds, greedy, summarise, visits
+from shoal.training.evaluate import (
+    CHUNK,
+    assign_worlds,
+    distances,
+    evaluate_worlds,
+    greedy,
+    play_episodes,
+    summarise,
+)
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, LearnerState
 
@@ -44,12 +52,13 @@ def trained():
 
 @cache
 def evaluated():
-    return evaluate(RECIPE, *trained(), episodes=6, seed=4)
+    return play_episodes(RECIPE, *trained(), episodes=6, seed=4)
 
 
 def first_starts(seed, num_learners, episodes):
     """Where the environments begin: by the keys of the seed."""
-    keys = jax.random.split(jax.random.key(seed), (num_learners, episodes))
+    key_reset, _ = jax.random.split(jax.random.key(seed))
+    keys = jax.random.split(key_reset, (num_learners, episodes))
     return jax.vmap(jax.vmap(lambda key: ENV.reset(key, ())))(keys)
 
 
@@ -74,8 +83,8 @@ def test_each_environment_plays_exactly_one_greedy_episode():
 
 
 def test_evaluation_is_deterministic_and_the_seed_decides_it():
-    again, _ = evaluate(RECIPE, *trained(), episodes=6, seed=4)
-    other, _ = evaluate(RECIPE, *trained(), episodes=6, seed=5)
+    again, _ = play_episodes(RECIPE, *trained(), episodes=6, seed=4)
+    other, _ = play_episodes(RECIPE, *trained(), episodes=6, seed=5)
     np.testing.assert_array_equal(again, evaluated()[0])
     assert not np.intersect1d(other, again).size
 
@@ -91,7 +100,7 @@ def test_greedy_has_no_noise():
 def test_evaluation_leaves_the_cohort_as_it_was():
     learner, cohort = trained()
     before = jax.tree.map(lambda x: np.asarray(x).tobytes(), cohort)
-    evaluate(RECIPE, learner, cohort, episodes=6)
+    play_episodes(RECIPE, learner, cohort, episodes=6)
     assert jax.tree.map(lambda x: np.asarray(x).tobytes(), cohort) == before
     assert (np.asarray(cohort.statistics.obs["obs"].count) > 0).all()
 
@@ -113,7 +122,7 @@ def still_learner(spec, num=1):
 
 def test_an_episode_longer_than_a_chunk_counts_whole():
     recipe = from_jax(probes.counter(limit=CHUNK + 9))
-    returns, lengths = evaluate(recipe, *still_learner(recipe.spec), episodes=2)
+    returns, lengths = play_episodes(recipe, *still_learner(recipe.spec), episodes=2)
     assert returns.tolist() == lengths.tolist() == [[CHUNK + 9.0] * 2]
 
 
@@ -136,7 +145,7 @@ def test_the_mean_learner_and_one_of_several_can_be_evaluated():
     """They are cohorts of one that come from arrays on two devices."""
     learner, cohort = trained()
     for one in (mean_learner(cohort), jax.jit(trees.take)(cohort, jnp.array([1]))):
-        returns, lengths = evaluate(RECIPE, learner, one, episodes=3)
+        returns, lengths = play_episodes(RECIPE, learner, one, episodes=3)
         assert returns.shape == lengths.shape == (1, 3)
         assert np.isfinite(returns).all()
 
@@ -155,7 +164,7 @@ def test_a_saved_and_loaded_cohort_acts_the_same(tmp_path):
     before, after = actions(jax.device_get(cohort)), actions(loaded["cohort"])
     assert before.size == 100
     np.testing.assert_array_equal(before, after)
-    host = evaluate(RECIPE, learner, loaded["cohort"], episodes=6, seed=4)
+    host = play_episodes(RECIPE, learner, loaded["cohort"], episodes=6, seed=4)
     jax.tree.map(np.testing.assert_array_equal, host, evaluated())
 
 
@@ -183,8 +192,8 @@ def test_sampled_actions_are_the_policy_s_own():
     """Two actions equally likely: greedily always the first, drawn a coin for every step and environment."""
     recipe = paying_for_second()
     learner, cohort = still_learner(recipe.spec, num=2)
-    calm, _ = evaluate(recipe, learner, cohort, episodes=200)
-    drawn, _ = evaluate(recipe, learner, cohort, episodes=200, sampled=True)
+    calm, _ = play_episodes(recipe, learner, cohort, episodes=200)
+    drawn, _ = play_episodes(recipe, learner, cohort, episodes=200, sampled=True)
     assert not calm.any()
     shares = [np.bincount(row.astype(int), minlength=4) / 200 for row in drawn]
     np.testing.assert_allclose(shares, [[1 / 8, 3 / 8, 3 / 8, 1 / 8]] * 2, atol=0.15)
@@ -197,7 +206,7 @@ def test_sampled_actions_are_the_policy_s_own():
 
 def test_the_summary_of_a_learner():
     row = summarise(3, np.array([1.0, 2.0, 6.0]), np.array([2, 4, 6]))
-    assert row.printed() == {
+    assert row.to_dict() == {
         "learner": 3,
         "episodes": 3,
         "return_mean": 3.0,
@@ -243,17 +252,17 @@ def returns_of(rows):
 def test_every_episode_is_played_in_the_world_given_for_it():
     learner, cohort = still_learner(PRIZES.spec, num=4)
     chosen = np.arange(12.0).reshape(4, 3)
-    returns, lengths = evaluate(PRIZES, learner, cohort, episodes=3, params=prizes(chosen))
+    returns, lengths = play_episodes(PRIZES, learner, cohort, episodes=3, params=prizes(chosen))
     assert returns.tolist() == chosen.tolist()
     assert (lengths == 2).all()
-    assert evaluate(PRIZES, learner, cohort, episodes=3)[0].tolist() == [[7.0] * 3] * 4
+    assert play_episodes(PRIZES, learner, cohort, episodes=3)[0].tolist() == [[7.0] * 3] * 4
 
 
 def test_the_default_world_given_is_the_default_world():
     learner, cohort = still_learner(PRIZES.spec, num=2)
     luck = from_jax(prize_env()._replace(spec=replace(PRIZES.spec, params=Prizes(luck=3.0))))
-    given = evaluate(luck, learner, cohort, 5, 1, prizes(np.full((2, 5), 7.0), luck=3.0))
-    jax.tree.map(np.testing.assert_array_equal, given, evaluate(luck, learner, cohort, 5, 1))
+    given = play_episodes(luck, learner, cohort, 5, 1, prizes(np.full((2, 5), 7.0), luck=3.0))
+    jax.tree.map(np.testing.assert_array_equal, given, play_episodes(luck, learner, cohort, 5, 1))
     assert np.unique(given[0]).size == 10
 
 
@@ -261,15 +270,15 @@ def test_worlds_that_do_not_fit_are_refused():
     learner, cohort = still_learner(PRIZES.spec, num=2)
     transposed = r"parameters of prizes must be \(2, 3\) per leaf here, not \(3, 2\)"
     with pytest.raises(ShoalError, match=transposed):
-        evaluate(PRIZES, learner, cohort, episodes=3, params=prizes(np.ones((3, 2))))
+        play_episodes(PRIZES, learner, cohort, episodes=3, params=prizes(np.ones((3, 2))))
     with pytest.raises(ShoalError, match=r"prizes has the parameters Prizes\(prize=7.0, luck=0.0\), not "):
-        evaluate(PRIZES, learner, cohort, episodes=3, params={"prize": np.ones((2, 3))})
+        play_episodes(PRIZES, learner, cohort, episodes=3, params={"prize": np.ones((2, 3))})
     with pytest.raises(ShoalError, match=r"must be \(\) per leaf here, not \(1,\)"):
         next(episode(PRIZES, learner, cohort, params=prizes([1.0])))
 
 
 def test_own_seen_unseen_and_each_world_by_hand():
-    visited = visits([0, 1, 2], prizes([10, 20, 30]), 4, fresh=prizes([1, 2, 3, 4]), each=True)
+    visited = assign_worlds([0, 1, 2], prizes([10, 20, 30]), 4, fresh=prizes([1, 2, 3, 4]), each=True)
     expected = {
         "own": [[10] * 4, [20] * 4, [30] * 4],
         "seen": [[10, 20, 30, 10]] * 3,
@@ -279,11 +288,11 @@ def test_own_seen_unseen_and_each_world_by_hand():
         "world 2": [[30] * 4] * 3,
     }
     assert {name: place.prize.tolist() for name, place in visited.items()} == expected
-    assert list(visits([0], prizes([10, 20]), 4)) == ["own", "seen"]
+    assert list(assign_worlds([0], prizes([10, 20]), 4)) == ["own", "seen"]
 
 
 def test_a_learner_chosen_alone_has_its_own_world_still():
-    visited = visits([np.int64(2)], prizes([10, 20, 30]), 3)
+    visited = assign_worlds([np.int64(2)], prizes([10, 20, 30]), 3)
     assert visited["own"].prize.tolist() == [[30] * 3]
     assert visited["seen"].prize.tolist() == [[10, 20, 30]]
     rows = evaluate_worlds(PRIZES, *still_learner(PRIZES.spec), [np.int64(2)], visited)
@@ -294,7 +303,11 @@ def test_rows_say_which_world_was_played_and_the_mean_has_none_of_its_own():
     learner, cohort = still_learner(PRIZES.spec, num=3)
     names = [0, 1, "mean"]
     rows = evaluate_worlds(
-        PRIZES, learner, cohort, names, visits(names, prizes([10, 20]), 4, prizes([1, 2, 3, 6]), each=True)
+        PRIZES,
+        learner,
+        cohort,
+        names,
+        assign_worlds(names, prizes([10, 20]), 4, prizes([1, 2, 3, 6]), each=True),
     )
     everywhere = {"seen": 15, "unseen": 3, "world 0": 10, "world 1": 20}
     expected = {(0, "own"): 10} | {(0, world): value for world, value in everywhere.items()}
@@ -313,7 +326,7 @@ def test_drawn_worlds_reach_their_learners():
         parameters.draw_worlds(PRIZES.spec, 0.5, range(2), 3),
         parameters.draw_unseen_worlds(PRIZES.spec, 0.5, 6, 3),
     )
-    rows = evaluate_worlds(PRIZES, learner, cohort, [0, 1], visits([0, 1], own, 6, fresh))
+    rows = evaluate_worlds(PRIZES, learner, cohort, [0, 1], assign_worlds([0, 1], own, 6, fresh))
     scores = returns_of(rows)
     np.testing.assert_allclose([scores[0, "own"], scores[1, "own"]], own.prize, rtol=1e-6)
     np.testing.assert_allclose(scores[0, "seen"], own.prize.mean(), rtol=1e-6)
@@ -323,13 +336,13 @@ def test_drawn_worlds_reach_their_learners():
 def test_all_worlds_are_visited_from_the_same_starts():
     """So a learner's own world and the row of that world agree to the last bit, luck and all."""
     learner, cohort = still_learner(PRIZES.spec, num=2)
-    places = visits([0, 1], prizes([10, 20], luck=5.0), 8, each=True)
+    places = assign_worlds([0, 1], prizes([10, 20], luck=5.0), 8, each=True)
     scores = returns_of(evaluate_worlds(PRIZES, learner, cohort, [0, 1], places, seed=2))
     for k in range(2):
         assert scores[k, "own"] == scores[k, f"world {k}"]
         assert scores[k, "own"] not in (10, 20)
     assert scores[0, "world 1"] - scores[0, "world 0"] == pytest.approx(10, rel=1e-5)
-    alone, _ = evaluate(PRIZES, learner, cohort, 8, seed=2, params=places["own"])
+    alone, _ = play_episodes(PRIZES, learner, cohort, 8, seed=2, params=places["own"])
     assert scores[1, "own"] == alone[1].mean()
 
 

@@ -1,0 +1,103 @@
+"""Evaluation of a run's learners: which learners, in which worlds, on which levels, against whom."""
+
+from shoal.envs.registry import make
+from shoal.envs.worlds import parameters
+from shoal.envs.worlds.levels import has_levels, level_options
+from shoal.errors import ShoalError
+from shoal.learners.wrappers.match import both, match
+from shoal.ops import trees
+from shoal.runs.learners import TrainedLearners, choose_learner, choose_learners
+from shoal.training.evaluate import Evaluation, assign_worlds, evaluate_worlds, play_episodes, summarise
+from shoal.training.parts import worlds_of
+from shoal.types import Tree
+
+
+def evaluate_learners(
+    trained: TrainedLearners,
+    episodes: int = 100,
+    learner: int | str = "all",
+    *,
+    sampled: bool = False,
+    seed: int = 0,
+    levels: str | None = None,
+    each_world: bool = False,
+) -> list[Evaluation]:
+    """A row for each learner, and for each kind of world where worlds differ."""
+    if episodes < 1:
+        raise ShoalError(f"episodes must be at least 1, not {episodes}")
+    names, cohort = choose_learners(trained, learner)
+    trained, title = choose_levels(trained, levels)
+    worlds = evaluation_worlds(trained, names, episodes, each_world)
+    recipe = trained.recipe
+    if worlds is not None:
+        return evaluate_worlds(recipe, trained.learner, cohort, names, worlds, seed=seed, sampled=sampled)
+    returns, lengths = play_episodes(recipe, trained.learner, cohort, episodes, seed, sampled=sampled)
+    return [summarise(*row, title, recipe.spec) for row in zip(names, returns, lengths, strict=True)]
+
+
+def evaluate_match(
+    own: TrainedLearners,
+    other: TrainedLearners,
+    episodes: int = 100,
+    learner: int | str = "all",
+    *,
+    sampled: bool = False,
+    seed: int = 0,
+) -> list[Evaluation]:
+    """Two runs' learners against each other: a row each way, named by who plays the first team.
+
+    One learner of the first run, its best where `all` is asked for, plays the other's best.
+    """
+    spec = own.recipe.spec
+    if other.config.env != own.config.env:
+        raise ShoalError(f"a run of {own.config.env} cannot play against one of {other.config.env}")
+    name, mine = choose_learner(own, "best" if learner == "all" else learner)
+    theirs, rival = choose_learner(other, "best")
+    rows = []
+    for title, first, second in (
+        (f"this {name}, other {theirs}", (own.learner, mine), (other.learner, rival)),
+        (f"other {theirs}, this {name}", (other.learner, rival), (own.learner, mine)),
+    ):
+        game = match(first[0], second[0], spec)
+        cohort = both(first[1], second[1])
+        returns, lengths = play_episodes(own.recipe, game, cohort, episodes, seed, sampled=sampled)
+        rows.append(summarise(title, returns[0], lengths[0], "default", spec))
+    return rows
+
+
+def choose_levels(trained: TrainedLearners, which: str | None) -> tuple[TrainedLearners, str]:
+    """The same learners on some of their game's levels (seen, unseen, all), and the name of these."""
+    env, options = trained.config.env, trained.config.options
+    if not has_levels(env, options):
+        if which is not None:
+            raise ShoalError(f"{env} has no levels to choose (no options start_level and num_levels)")
+        return trained, "default"
+    title, options = level_options(env, options, which or "seen")
+    return trained._replace(recipe=make(env, **options)), title
+
+
+def evaluation_worlds(
+    trained: TrainedLearners, names: list[int | str], episodes: int, each: bool
+) -> dict[str, Tree] | None:
+    """The worlds in which learners are evaluated (`assign_worlds`); None where all worlds are the same.
+
+    Unseen worlds are drawn like the learners' own, one per episode; where those were given, from the
+    ranges they span.
+    """
+    config, spec = trained.config, trained.recipe.spec
+    if not config.env_spread and config.env_params is None:
+        return None
+    own = worlds_of(config, spec)
+    fresh = (
+        parameters.draw_unseen_worlds(spec, config.env_spread, episodes, config.seed)
+        if config.env_spread
+        else parameters.between(own, episodes, config.seed)
+    )
+    return assign_worlds(names, own, episodes, fresh, each)
+
+
+def own_world(trained: TrainedLearners, name: int | str) -> Tree:
+    """The physical parameters of a learner's own world; the default ones for the mean of all."""
+    if isinstance(name, str):
+        return None
+    return trees.take(worlds_of(trained.config, trained.recipe.spec), name)

@@ -1,0 +1,83 @@
+"""The trained learners of a run, from a checkpoint or a report, and the choice of some of them."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.envs.registry import make
+from shoal.errors import ShoalError
+from shoal.exchanges.mixing import mean_learner
+from shoal.ops import trees
+from shoal.runs import checkpoint
+from shoal.runs.config import from_settings, read_settings
+from shoal.training.config import TrainConfig
+from shoal.training.loop import Report
+from shoal.training.parts import make_learner
+from shoal.training.scores import best_learner
+from shoal.types import EnvRecipe, Learner, LearnerState
+
+
+class TrainedLearners(NamedTuple):
+    """A cohort that was trained, and what is needed to let it play."""
+
+    config: TrainConfig
+    recipe: EnvRecipe
+    learner: Learner
+    cohort: LearnerState  # leading L
+    best: int
+    step: int
+
+
+def load_learners(folder: Path, which: str = "latest") -> TrainedLearners:
+    """The learners of a run, from its `latest` or its `best` checkpoint."""
+    config = from_settings(read_settings(Path(folder) / "config.yaml"))
+    recipe = make(config.env, **config.options)
+    learner = make_learner(config, recipe.spec)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.learners))
+    like = {"cohort": jax.eval_shape(jax.vmap(learner.init), keys)}
+    if which not in ("latest", "best"):
+        raise ShoalError(f"no checkpoint {which!r}; choose latest or best")
+    load = checkpoint.load_best if which == "best" else checkpoint.load_latest
+    loaded = load(Path(folder) / "checkpoints", like)
+    if loaded is None:
+        raise ShoalError(f"{folder} holds no checkpoint yet; train it first")
+    parts, meta = loaded
+    step = config.steps_after(meta["iteration"])
+    return TrainedLearners(config, recipe, learner, parts["cohort"], best_learner(meta["scores"]), step)
+
+
+def learners_of(report: Report) -> TrainedLearners:
+    """The learners as they are at a report."""
+    trainer, best = report.trainer, best_learner(report.metrics["return_mean"])
+    return TrainedLearners(
+        trainer.config, trainer.recipe, trainer.learner, report.state.cohort, best, report.step
+    )
+
+
+def choose_learners(trained: TrainedLearners, which: int | str) -> tuple[list[int | str], LearnerState]:
+    """Names and states of some learners: `best`, `mean` (the average of all), `all`, or a number.
+
+    All learners of a federation include their mean.
+    """
+    num, cohort, which = trained.config.learners, trained.cohort, str(which)
+    if which == "all" and any(not exchange.selects for exchange in trained.config.exchanges):
+        with_mean = jax.tree.map(lambda *rows: np.concatenate(rows), cohort, mean_learner(cohort))
+        return [*range(num), "mean"], with_mean
+    if which == "all":
+        return list(range(num)), cohort
+    if which == "mean":
+        return ["mean"], mean_learner(cohort)
+    if which != "best" and not (which.isdigit() and int(which) < num):
+        raise ShoalError(f"no learner {which!r}; choose best, mean, all or 0 to {num - 1}")
+    index = trained.best if which == "best" else int(which)
+    return [index], trees.take(cohort, np.array([index]))
+
+
+def choose_learner(trained: TrainedLearners, which: int | str) -> tuple[int | str, LearnerState]:
+    """Name and state, with a leading axis of one, of one learner."""
+    if which == "all":
+        raise ShoalError("one learner at a time: best, mean or a number")
+    (name,), cohort = choose_learners(trained, which)
+    return name, cohort

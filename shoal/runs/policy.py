@@ -1,0 +1,140 @@
+"""A trained learner as a function: NumPy observations in, NumPy actions out."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.envs.frame_stack import appended, repeated
+from shoal.errors import ShoalError
+from shoal.ops import trees
+from shoal.training.evaluate import player
+from shoal.types import ActionSpace, Box, EnvSpec, Learner, LearnerState, Tree
+
+
+class Policy:
+    """Acts like one learner of a run, in an environment of your own.
+
+    `policy(observation)` takes one observation, or a batch of them with a leading axis, and returns one
+    action or a batch. Observations have the shapes of `policy.observation`, a box or named boxes (a mask of
+    actions is the part `action_mask`); actions belong to `policy.action`, real ones are clipped to its
+    bounds. In a world with agents an observation is that of all agents, (A, ...), or (B, A, ...) for a batch
+    of worlds, and so is an action.
+
+    A policy with memory, or one that sees the last few observations at once, remembers each row of a batch
+    until `reset()`; `reset(ended)` forgets only the rows where `ended` is true.
+
+    >>> import numpy as np, shoal
+    >>> policy = shoal.load(demo).policy()  # doctest: +SKIP
+    >>> policy(np.zeros(4)).shape, policy(np.zeros((7, 4))).shape  # doctest: +SKIP
+    ((), (7,))
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        learner: Learner,
+        cohort: LearnerState,
+        *,
+        num_frames: int = 1,
+        sampled: bool = False,
+        seed: int = 0,
+    ):
+        """`spec` is the environment's without stacked frames; `cohort` has a leading axis of one."""
+        self.observation, self.action = spec.observation, spec.action
+        self._spec, self._learner, self._cohort = spec, player(learner, sampled), cohort
+        self._num_frames, self._key = num_frames, jax.random.key(seed)
+        self._has_memory = learner.policy_terms is None or num_frames > 1
+        self._act = jax.jit(partial(_act, self._learner, num_frames))
+        self.reset()
+
+    def reset(self, ended: np.ndarray | None = None) -> None:
+        """Start new episodes: in all rows, or in those of the last batch where `ended` (B,) is true."""
+        if ended is None:
+            self._rows, self._step = None, 0
+            return
+        ended = np.atleast_1d(np.asarray(ended, bool))
+        if self._rows is None or ended.shape != (self._rows,):
+            raise ShoalError(f"reset({ended.shape} flags): the last batch had {self._rows} rows")
+        self._starts = self._starts | ended
+
+    def __call__(self, observation: Any) -> Any:
+        """The action for an observation, or the actions for a batch."""
+        obs, is_batch = self._read(observation)
+        num_rows = jax.tree.leaves(obs)[0].shape[0]
+        if num_rows != self._rows:
+            self._begin(num_rows, obs)
+        key = jax.random.fold_in(self._key, self._step)
+        action, self._private, self._frames = self._act(
+            key, self._cohort._replace(private=self._private), self._frames, obs, self._starts
+        )
+        self._step, self._starts = self._step + 1, np.zeros(num_rows, bool)
+        action = clip_action(self.action, action)
+        return action if is_batch else action[0]
+
+    def _begin(self, num_rows: int, obs: Tree) -> None:
+        """Prepare for a batch of another size; a policy with memory must be reset before."""
+        if self._rows is not None and self._has_memory:
+            raise ShoalError(
+                f"this policy remembers {self._rows} rows, not {num_rows}: call reset() before a batch of "
+                "another size"
+            )
+        ready = jax.vmap(lambda state: self._learner.for_evaluation(state, num_rows))(self._cohort)
+        self._private, self._rows, self._starts = ready.private, num_rows, np.ones(num_rows, bool)
+        self._frames = repeated(obs, self._num_frames) if self._num_frames > 1 else ()
+
+    def _read(self, observation: Any) -> tuple[Tree, bool]:
+        """The observation as a batch in its own dtypes, and whether it was one."""
+        space, agents = self.observation, self._spec.agent_axis
+        if isinstance(space, dict):
+            if not isinstance(observation, dict) or observation.keys() < space.keys():
+                raise ShoalError(f"an observation of {self._spec.name} has the parts {', '.join(space)}")
+            parts = {name: (box, observation[name]) for name, box in space.items()}
+        else:
+            parts = {"": (space, observation)}
+        arrays, batched = {}, set()
+        for name, (box, given) in parts.items():
+            array, shape = np.asarray(given, box.dtype), (*agents, *box.shape)
+            if array.shape != shape and array.shape[1:] != shape:
+                part = f" part {name}" * bool(name)
+                raise ShoalError(
+                    f"an observation of {self._spec.name}{part} is {shape}, or (B, ...) a batch of them, not "
+                    f"{array.shape}"
+                )
+            batched.add(array.shape != shape)
+            arrays[name] = array if array.shape != shape else array[None]
+        if len(batched) > 1:
+            raise ShoalError("some parts of the observation are a batch and others are not")
+        return arrays if isinstance(space, dict) else arrays[""], batched.pop()
+
+
+def _act(
+    learner: Learner,
+    num_frames: int,
+    key: jax.Array,
+    cohort: LearnerState,
+    frames: Tree,
+    obs: Tree,
+    episode_starts: jax.Array,
+) -> tuple[Tree, Tree, Tree]:
+    """Actions (B, ...) of the one learner, what it remembers, and its last frames."""
+    if num_frames > 1:
+        obs = frames = appended(frames, obs, episode_starts, num_frames)
+    noise = trees.take(learner.draw(key, (1, episode_starts.shape[0])), 0)
+    one = lambda tree: jax.tree.map(lambda x: x[None], tree)  # as a cohort acts, to the last bit
+    action, private = jax.vmap(learner.act)(cohort, one(obs), one(noise), one(episode_starts))
+    return trees.take(action, 0), private, frames
+
+
+def clip_action(space: ActionSpace, action: Tree) -> np.ndarray:
+    """Actions as the environment takes them: real ones inside their box.
+
+    >>> clip_action(Box((1,), -2.0, 2.0), jnp.array([[3.0], [1.0]])).tolist()
+    [[2.0], [1.0]]
+    """
+    action = np.asarray(action)
+    if not isinstance(space, Box):
+        return action
+    low, high = (np.asarray(bound, space.dtype) for bound in (space.low, space.high))
+    return np.clip(action, low, high)

@@ -1,0 +1,117 @@
+"""A run's progress on a terminal, and numbers as people read them."""
+
+import time
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from shoal.distributed.mesh import num_processes
+from shoal.distributed.processes import rank
+from shoal.runs.session import Session
+from shoal.training.loop import Report
+
+LINE_SECONDS = 10.0
+"""Between progress lines where there is no terminal to draw a bar on."""
+
+
+class ProgressBar:
+    """A bar on a terminal, a line now and then elsewhere; a context manager with `update(report)`."""
+
+    def __init__(self, session: Session):
+        self.console = Console(stderr=True, highlight=False, quiet=rank() > 0)
+        config, spec = session.trainer.config, session.trainer.recipe.spec
+        self.total = config.steps_after(config.num_iterations)
+        mesh = session.trainer.mesh
+        learners, data = mesh.devices.shape
+        devices = count(mesh.devices.size, f"{mesh.devices.flat[0].platform} device")
+        devices += f" ({learners}x{data})" * (data > 1)
+        devices += f" of {num_processes()} processes" * (num_processes() > 1)
+        self.console.print(
+            f"[bold]{spec.name}[/] on {spec.backend}, {count(config.learners, 'learner')} x "
+            f"{count(config.algo.num_envs, 'environment')}, {devices} -> {session.folder}",
+            soft_wrap=True,
+        )
+        if session.resumed_step is not None:
+            how = (
+                "exactly where it stopped"
+                if spec.exact_resume
+                else "with new episodes (its state cannot be saved)"
+            )
+            self.console.print(f"resuming from step {session.resumed_step:,}, {how}; --clobber starts over")
+        self.bar = Progress(
+            TextColumn("{task.fields[stage]}"),
+            BarColumn(),
+            _Steps(),
+            TextColumn("{task.fields[score]}"),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal or rank() > 0,
+        )
+        start = session.resumed_step or 0
+        self.task = self.bar.add_task(
+            "", total=self.total, completed=start, stage="compiling", score="", speed=""
+        )
+        self.last_line = time.monotonic()
+
+    def __enter__(self) -> "ProgressBar":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.bar.stop()
+
+    def update(self, report: Report) -> None:
+        """Show where training stands."""
+        score, speed = (
+            describe_scores(report.metrics["return_mean"]),
+            f"{short(report.steps_per_second_compiled)} steps/s",
+        )
+        self.bar.update(self.task, completed=report.step, stage="training", score=score, speed=speed)
+        if not self.console.is_terminal and time.monotonic() - self.last_line > LINE_SECONDS:
+            self.last_line = time.monotonic()
+            self.console.print(f"step {report.step:,} of {self.total:,}  {score}  {speed}")
+
+
+class _Steps(ProgressColumn):
+    def render(self, task) -> Text:
+        return Text(f"{short(task.completed)}/{short(task.total or 0)} steps")
+
+
+def on_terminal() -> bool:
+    """Whether a bar can be drawn: stderr is a terminal or a notebook."""
+    return Console(stderr=True).is_terminal
+
+
+def describe_scores(returns: np.ndarray) -> str:
+    """The learners' mean returns, in a few words."""
+    known = returns[np.isfinite(returns.astype(float))]
+    if not len(known):
+        return "no episode finished yet"
+    if len(returns) == 1:
+        return f"return {score(known[0])}"
+    return f"return {score(known.mean())} (best {score(known.max())}, worst {score(known.min())})"
+
+
+def score(number: float) -> str:
+    """A return as people read it: small ones with another digit.
+
+    >>> score(0.956), score(-148.04)
+    ('0.96', '-148.0')
+    """
+    return f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun."""
+    return f"{number} {noun}{'s' * (number > 1)}"
+
+
+def short(number: float) -> str:
+    """A large number in three digits: 1.23M."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"

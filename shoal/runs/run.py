@@ -1,0 +1,221 @@
+"""Runs in Python: train in a folder, load it later, evaluate its learners, take their policies."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.envs.registry import make
+from shoal.errors import ShoalError
+from shoal.runs import checkpoint
+from shoal.runs.config import from_settings, read_settings, to_settings
+from shoal.runs.evaluation import evaluate_learners, evaluate_match, own_world
+from shoal.runs.learners import TrainedLearners, choose_learner, learners_of, load_learners
+from shoal.runs.lineage import read_lineage, schedule_of
+from shoal.runs.metrics import read_metrics, read_summary
+from shoal.runs.policy import Policy
+from shoal.runs.presets import preset
+from shoal.runs.progress import ProgressBar, on_terminal
+from shoal.runs.session import Finished, open_session, train_session
+from shoal.runs.video import write_video
+from shoal.training.config import TrainConfig
+from shoal.training.episode import episode
+from shoal.training.evaluate import Evaluation
+from shoal.training.loop import Report
+from shoal.training.scores import best_learner
+
+
+class Played(NamedTuple):
+    """One episode to watch."""
+
+    learner: int | str
+    frames: list[np.ndarray]  # (H, W, 3) uint8 each; one more than there were steps
+    total: float  # the raw return
+
+
+class Run:
+    """A run in its folder, trained or still training: `shoal.run` and `shoal.load` return one.
+
+    Everything is read from the folder when it is asked for, so a run that trains elsewhere is up to date.
+    """
+
+    def __init__(self, folder: Path | str):
+        self.folder = Path(folder)
+        self.config  # noqa: B018  fails here, not later, where there is no run
+
+    def __repr__(self) -> str:
+        count, end = self.config.learners, self.config.steps_after(self.config.num_iterations)
+        return (
+            f"Run({str(self.folder)!r}: {self.config.env}, {count} learner{'s' * (count > 1)}, "
+            f"step {self.step:,} of {end:,})"
+        )
+
+    @cached_property
+    def config(self) -> TrainConfig:
+        """Its settings."""
+        return from_settings(read_settings(self.folder / "config.yaml"))
+
+    @property
+    def learners(self) -> int:
+        """How many learners it has."""
+        return self.config.learners
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """The columns of metrics.csv, a row per report and learner: `pandas.DataFrame(run.metrics)`."""
+        return read_metrics(self.folder)
+
+    @property
+    def summary(self) -> dict:
+        """What summary.json says: steps, seconds, returns, speed; {} before the run has ended once."""
+        return read_summary(self.folder)
+
+    @property
+    def step(self) -> int:
+        """Environment steps per learner at the newest checkpoint; 0 where there is none."""
+        meta = checkpoint.newest_meta(self.folder / "checkpoints")
+        return self.config.steps_after(meta["iteration"]) if meta else 0
+
+    @property
+    def best(self) -> int:
+        """The number of the learner with the highest mean return at the newest checkpoint."""
+        meta = checkpoint.newest_meta(self.folder / "checkpoints")
+        return best_learner(meta["scores"]) if meta else 0
+
+    def evaluate(
+        self,
+        episodes: int = 100,
+        learner: int | str = "all",
+        *,
+        sampled: bool = False,
+        seed: int = 0,
+        checkpoint: str = "latest",
+        levels: str | None = None,
+        each_world: bool = False,
+        against: "Run | Path | str | None" = None,
+    ) -> list[Evaluation]:
+        """Play whole episodes; a row per learner (and world), like `shoal eval --json`.
+
+        `learner` is a number, "best", "mean" (of all parameters) or "all". Actions are greedy unless
+        `sampled`. `checkpoint` is "latest" or "best". `levels` are a generated game's "seen", "unseen" or
+        "all"; `each_world` adds every learner's world to the worlds visited; `against` is another run of the
+        same game between teams.
+        """
+        trained = load_learners(self.folder, checkpoint)
+        if against is None:
+            return evaluate_learners(
+                trained, episodes, learner, sampled=sampled, seed=seed, levels=levels, each_world=each_world
+            )
+        folder = against.folder if isinstance(against, Run) else Path(against)
+        other = load_learners(folder, checkpoint)
+        return evaluate_match(trained, other, episodes, learner, sampled=sampled, seed=seed)
+
+    def policy(
+        self, learner: int | str = "best", checkpoint: str = "latest", *, sampled: bool = False, seed: int = 0
+    ) -> Policy:
+        """One learner as a function from NumPy observations to NumPy actions, greedy unless `sampled`."""
+        trained = load_learners(self.folder, checkpoint)
+        return make_policy(trained, learner, sampled=sampled, seed=seed)
+
+    def play(
+        self,
+        learner: int | str = "best",
+        checkpoint: str = "latest",
+        *,
+        sampled: bool = False,
+        seed: int = 0,
+        steps: int = 1000,
+    ) -> Played:
+        """One episode of a learner in its own world, of at most so many steps, as pictures."""
+        trained = load_learners(self.folder, checkpoint)
+        name, cohort = choose_learner(trained, learner)
+        world = own_world(trained, name)
+        moments = list(episode(trained.recipe, trained.learner, cohort, seed, steps, world, sampled))
+        return Played(name, [frame for frame, _ in moments], sum(reward for _, reward in moments))
+
+    def video(
+        self, path: Path | str | None = None, learner: int | str = "best", *, fps: int = 30, **how
+    ) -> Path:
+        """Write an episode as .gif or .mp4, videos/learner_K.gif in the run's folder unless given.
+
+        `how` is what `play` takes: checkpoint, sampled, seed, steps.
+        """
+        played = self.play(learner, **how)
+        path = path or self.folder / "videos" / f"learner_{played.learner}.gif"
+        return write_video(played.frames, Path(path), fps)
+
+    def plot(self, folder: Path | str | None = None, *, episode: bool = True, seed: int = 0) -> list[Path]:
+        """Draw learning curves, and with `episode` what the best learner does; returns the files written."""
+        from shoal.runs.plots import plot
+        from shoal.runs.portrait import portrait
+
+        folder = Path(folder or self.folder / "plots")
+        return plot([self.folder], folder) + (portrait(self.folder, folder, seed) if episode else [])
+
+
+def run(
+    env: str | TrainConfig,
+    *,
+    folder: Path | str | None = None,
+    clobber: bool = False,
+    mesh: str | None = None,
+    **settings,
+) -> Run:
+    """Train in a folder, as `shoal train` does: with metrics, checkpoints and a summary.
+
+    `env` is an environment's name, whose preset is the start, or a configuration; `settings` change it. The
+    same call again resumes a run that was interrupted, or returns one that is complete; `clobber` starts
+    over. A terminal shows a progress bar. Ctrl-C saves and raises KeyboardInterrupt.
+    """
+    if isinstance(env, str):
+        config = preset(env, **settings)
+    else:
+        config = from_settings(to_settings(env) | settings) if settings else env
+    opened = open_session(config, folder, clobber, mesh=mesh)
+    if not isinstance(opened, Finished):
+        bar = ProgressBar(opened) if on_terminal() else None
+        with bar or nullcontext():
+            ended = train_session(opened, bar.update if bar else lambda report: None)
+        if ended.interrupted:
+            raise KeyboardInterrupt(f"{ended.folder} is saved at step {ended.step:,}")
+    return Run(opened.folder)
+
+
+def load(folder: Path | str) -> Run:
+    """The run in a folder, trained here or elsewhere."""
+    return Run(folder)
+
+
+def evaluate(
+    trained: Run | Report, episodes: int = 100, learner: int | str = "all", **how
+) -> list[Evaluation]:
+    """Play whole episodes with the learners of a run, or of a report while they train; a row per learner.
+
+    `how` is what `Run.evaluate` takes: sampled, seed, levels, each_world, and of a run a checkpoint.
+    """
+    if isinstance(trained, Run):
+        return trained.evaluate(episodes, learner, **how)
+    return evaluate_learners(learners_of(trained), episodes, learner, **how)
+
+
+def make_policy(
+    trained: TrainedLearners, learner: int | str, *, sampled: bool = False, seed: int = 0
+) -> Policy:
+    """The policy of one of the trained learners."""
+    _, cohort = choose_learner(trained, learner)
+    config = trained.config
+    spec = make(config.env, **config.env_options).spec if config.frame_stack > 1 else trained.recipe.spec
+    return Policy(spec, trained.learner, cohort, num_frames=config.frame_stack, sampled=sampled, seed=seed)
+
+
+def follow_best_line(folder: Path) -> TrainConfig:
+    """One learner along the hyperparameters of a population's best line of descent."""
+    found = Run(folder)
+    if not found.step:
+        raise ShoalError(f"{folder} holds no checkpoint yet; train it first")
+    schedule = schedule_of(read_lineage(folder), found.best)
+    plan = [[step, values] for step, values in schedule if step <= found.step]
+    return replace(found.config, learners=1, exchanges=(), evolve=(), hyper_plan=plan)
