@@ -22,7 +22,7 @@ from traffic import traffic
 from shoal import ExchangeConfig, PPOConfig, TrainConfig
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
-from shoal.exchanges.make import make_exchange
+from shoal.exchanges.registry import make_exchange
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import ppo
 from shoal.training.program import make_trainer

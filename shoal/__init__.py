@@ -2,7 +2,7 @@
 
 from shoal.envs.registry import make, register
 from shoal.errors import ShoalError
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.ppo import PPOConfig, ppo

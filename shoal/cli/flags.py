@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 import tyro
 
 from shoal.errors import ShoalError
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.registry import ALGORITHMS
 from shoal.settings import SHORT_NAMES, helps, types
 from shoal.training.config import TrainConfig

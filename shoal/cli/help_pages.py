@@ -10,7 +10,7 @@ from shoal.cli.flags import Flag, Output, Start, all_flags, flags_of
 from shoal.cli.parse import flag_defaults, start_config
 from shoal.envs.registry import suite_of
 from shoal.errors import ShoalError
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.registry import name_of
 from shoal.settings import SHORT_NAMES, helps
 from shoal.training.config import TrainConfig

@@ -4,7 +4,7 @@ from typing import Any
 
 from shoal.cli.flags import Output, Start, read_flags, read_start
 from shoal.errors import ShoalError
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.runs.config import EXCHANGE, expanded, from_settings, read_settings, to_settings
 from shoal.runs.presets import named_settings, preset_settings
 from shoal.settings import flatten, types

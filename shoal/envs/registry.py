@@ -11,9 +11,10 @@ from typing import Any
 
 from shoal.envs.adapters import builtin, envpool, gymnasium, pettingzoo
 from shoal.envs.adapters.builtin import register as register
-from shoal.envs.adapters.suite import Suite, UnknownOptions, import_user_module
+from shoal.envs.adapters.suite import Suite, UnknownOptions
 from shoal.envs.frame_stack import stack_frames
 from shoal.errors import ShoalError
+from shoal.imports import import_user_module
 from shoal.types import EnvRecipe
 
 SUITES: dict[str, Suite] = {

@@ -220,10 +220,10 @@ def copy_parents(
     """
     num_learners = parent.shape[0]
     hypers_parent = parent if hypers_parent is None else hypers_parent
-    models = cohort._replace(hypers=(), state=())
+    models = cohort._replace(hypers=(), private=())
     models = take_drawn(models, parent, num_learners if most is None else most, transport)
     hypers = take_drawn(cohort.hypers, hypers_parent, num_learners, transport)
-    return models._replace(hypers=hypers, state=cohort.private)
+    return models._replace(hypers=hypers, private=cohort.private)
 
 
 def _order(score: Array, eligible: Array) -> tuple[Array, Array]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from shoal import settings as groups
 from shoal.errors import ShoalError
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
+from shoal.exchanges.registry import selects
 from shoal.learners.registry import ALGORITHMS, name_of
 from shoal.runs.files import disk_errors, read_json, write_text
 from shoal.training.config import TrainConfig
@@ -130,7 +131,7 @@ def default_folder(config: TrainConfig) -> Path:
     parts += [f"m{config.first_member}"] if config.first_member else []
     parts += [f"spread{config.env_spread:g}"] if config.env_spread else []
     parts += ["follow"] if config.hyper_plan else []
-    parts += ["evolve"] if config.evolve and not any(e.selects for e in config.exchanges) else []
+    parts += ["evolve"] if config.evolve and not any(map(selects, config.exchanges)) else []
     parts += [_title(exchange) for exchange in config.exchanges]
     return Path("runs") / "__".join(parts)
 
@@ -138,5 +139,6 @@ def default_folder(config: TrainConfig) -> Path:
 def _title(exchange: ExchangeConfig) -> str:
     """What sets exchanges apart in the name of a folder."""
     changed = groups.changed(exchange)
-    parts = [exchange.exchange, *([exchange.topology] if "topology" in changed else [])]
+    name = exchange.exchange.replace(":", "-")
+    parts = [name, *([exchange.topology] if "topology" in changed else [])]
     return "-".join([*parts, *([f"k{exchange.local_updates}"] if "local_updates" in changed else [])])

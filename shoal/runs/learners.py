@@ -9,6 +9,7 @@ import numpy as np
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.exchanges.mixing import mean_learner
+from shoal.exchanges.registry import selects
 from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.runs.config import from_settings, read_settings
@@ -62,7 +63,7 @@ def choose_learners(trained: TrainedLearners, which: int | str) -> tuple[list[in
     All learners of a federation include their mean.
     """
     num, cohort, which = trained.config.learners, trained.cohort, str(which)
-    if which == "all" and any(not exchange.selects for exchange in trained.config.exchanges):
+    if which == "all" and not all(map(selects, trained.config.exchanges)):
         with_mean = jax.tree.map(lambda *rows: np.concatenate(rows), cohort, mean_learner(cohort))
         return [*range(num), "mean"], with_mean
     if which == "all":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.exchanges.make import who_listens
+from shoal.exchanges.builders import communication_graph
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.files import replacing
 from shoal.runs.lineage import Lineage, ancestors, read_lineage
@@ -168,7 +168,7 @@ def _plot_graph(run: Path, folder: Path) -> list[Path]:
     if not (run / "config.yaml").is_file():
         return []
     config = from_settings(read_settings(run / "config.yaml"))
-    graphs = [who_listens(exchange, config.learners, config.seed) for exchange in config.exchanges]
+    graphs = [communication_graph(exchange, config.learners, config.seed) for exchange in config.exchanges]
     drawn = [graph for graph in graphs if graph is not None]
     name = lambda index: f"graph_{index}.png" if index else "graph.png"
     return [draw_graph(graph, folder / name(index)) for index, graph in enumerate(drawn)]

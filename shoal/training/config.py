@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from shoal.errors import ShoalError
+from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.exploration import Prior, read_priors
-from shoal.exchanges.make import ExchangeConfig
 from shoal.exchanges.population import check_schedule
+from shoal.exchanges.registry import check_exchange, mixes, penalises, selects
 from shoal.learners.ppo import PPOConfig
 
 AlgorithmConfig: TypeAlias = Any
@@ -63,12 +64,14 @@ class TrainConfig:
             raise ShoalError(f"env_spread must not be negative, but is {self.env_spread}")
         if self.env_spread and self.env_params is not None:
             raise ShoalError("worlds are drawn (env_spread) or given (env_params), not both")
+        for exchange in self.exchanges:
+            check_exchange(exchange)
 
     def check(self) -> None:
         """Raise where settings that belong together do not fit."""
         if self.exchanges and self.learners < 2:
             raise ShoalError("an exchange needs at least 2 learners: say --learners")
-        if self.algo.prox_coef and not any(exchange.mixes for exchange in self.exchanges):
+        if self.algo.prox_coef and not any(map(mixes, self.exchanges)):
             raise ShoalError("prox_coef stays near what was received: it needs an exchange of parameters")
         if self.algo.prox_coef and self.parts and not self.algo.learns <= self.parts:
             needed = " and ".join(sorted(self.algo.learns))
@@ -81,7 +84,7 @@ class TrainConfig:
             raise ShoalError(
                 "network.split_start splits one observation, not a stack of them: leave out frame_stack"
             )
-        if sum(exchange.selects for exchange in self.exchanges) > 1:
+        if sum(map(selects, self.exchanges)) > 1:
             raise ShoalError("a population has one rule of selection, not several")
         if idle := [name for name in read_priors(self.evolve) if name in self.idle]:
             raise ShoalError(f"evolve {idle[0]}: it has no effect; that takes {self.idle[idle[0]]}")
@@ -91,8 +94,8 @@ class TrainConfig:
     @property
     def idle(self) -> dict[str, str]:
         """Hyperparameters that change nothing as configured, each with what it takes."""
-        unheard = not any(exchange.penalises for exchange in self.exchanges)
-        return self.algo.idle | ({"comm_penalty_coeff": "an exchange that penalises"} if unheard else {})
+        unused = {"comm_penalty_coeff": "an exchange that penalises"}
+        return self.algo.idle | ({} if any(map(penalises, self.exchanges)) else unused)
 
     @property
     def parts(self) -> set[str]:
@@ -121,8 +124,7 @@ class TrainConfig:
     @property
     def priors(self) -> dict[str, Prior]:
         """What learners draw, and populations change."""
-        selects = any(exchange.selects for exchange in self.exchanges)
-        return read_priors(self.evolve or (self.algo.evolved if selects else ()))
+        return read_priors(self.evolve or (self.algo.evolved if any(map(selects, self.exchanges)) else ()))
 
     @property
     def evolving(self) -> tuple[str, ...]:
@@ -132,7 +134,7 @@ class TrainConfig:
     @property
     def selection_every(self) -> int | None:
         """Iterations between selections, where there are any."""
-        return next((exchange.local_updates for exchange in self.exchanges if exchange.selects), None)
+        return next((exchange.local_updates for exchange in self.exchanges if selects(exchange)), None)
 
     @property
     def shares_gradients(self) -> bool:

@@ -11,9 +11,10 @@ from shoal.distributed.mesh import make_mesh, read_shape
 from shoal.envs.worlds.parameters import default_worlds, draw_worlds, read_worlds
 from shoal.errors import ShoalError
 from shoal.exchanges.combinators import chain, part_names
+from shoal.exchanges.config import ExchangeContext
 from shoal.exchanges.exploration import check_names
-from shoal.exchanges.make import make_exchange
 from shoal.exchanges.population import follow
+from shoal.exchanges.registry import make_exchange
 from shoal.learners.context import LearnerContext
 from shoal.learners.registry import make_registered
 from shoal.nets.actor_critic import NetworkMaker
@@ -54,16 +55,9 @@ def make_exchange_for(config: TrainConfig, learner: Learner, mesh: Mesh, group: 
     check_names(config.evolving, state.hypers)
     if config.algo.prox_coef and config.parts and "encoder" in part_names(state.params) - config.parts:
         raise ShoalError("prox_coef stays near what was received: exchange the encoder, too")
-    exchange = make_exchange(
-        config.exchanges,
-        learner,
-        config.learners,
-        anchored=config.algo.prox_coef > 0,
-        priors=config.priors,
-        seed=config.seed,
-        mesh=mesh,
-        group=group,
-    )
+    anchored = config.algo.prox_coef > 0
+    context = ExchangeContext(config.learners, learner, config.seed, mesh, group, config.priors, anchored)
+    exchange = make_exchange(config.exchanges, context)
     if not config.hyper_plan:
         return exchange
     plan = [(step // config.algo.rollout_size, values) for step, values in config.hyper_plan]

@@ -19,7 +19,7 @@ from shoal.distributed.mesh import (
     to_device_order,
 )
 from shoal.errors import ShoalError
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.learners import minibatches
 from shoal.learners.minibatches import Strata, stratify
 from shoal.learners.ppo import PPOConfig

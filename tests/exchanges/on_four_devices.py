@@ -10,8 +10,9 @@ from jax.sharding import Mesh, NamedSharding
 
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
+from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.exploration import read_priors
-from shoal.exchanges.make import ExchangeConfig, make_exchange
+from shoal.exchanges.registry import make_exchange
 from shoal.exchanges.routing import Transport, Way, take_drawn, taker
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo

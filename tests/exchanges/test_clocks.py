@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.exchanges.make import ExchangeConfig, by_clock, make_exchange
+from shoal.exchanges.config import ExchangeConfig
+from shoal.exchanges.registry import make_exchange, split_by_interval
 from shoal.learners.td3 import TD3Config, td3
 from shoal.training.config import TrainConfig
 from shoal.training.loop import progress_reports
@@ -76,14 +77,17 @@ def test_an_anchor_keeps_the_part_that_did_not_meet():
 
 def test_parts_without_a_clock_meet_at_the_usual_one():
     config = ExchangeConfig("average", local_updates=7, parts=("actor", "critic:3"))
-    assert [(one.parts, one.local_updates) for one in by_clock(config)] == [(("actor",), 7), (("critic",), 3)]
-    assert by_clock(ExchangeConfig("average")) == [ExchangeConfig("average")]
+    assert [(one.parts, one.local_updates) for one in split_by_interval(config)] == [
+        (("actor",), 7),
+        (("critic",), 3),
+    ]
+    assert split_by_interval(ExchangeConfig("average")) == [ExchangeConfig("average")]
 
 
 @pytest.mark.parametrize("part", ["critic:", "critic:0", "critic:x", "critic:-1"])
 def test_a_clock_is_a_number(part):
     with pytest.raises(ShoalError, match=r"after the colon comes a number of updates, e\.g\. critic:50$"):
-        by_clock(ExchangeConfig("average", parts=(part,)))
+        split_by_interval(ExchangeConfig("average", parts=(part,)))
 
 
 def test_staying_near_what_was_received_needs_both_networks():

@@ -12,7 +12,8 @@ from jax.sharding import Mesh, NamedSharding
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
 from shoal.exchanges import selection
-from shoal.exchanges.make import ExchangeConfig, make_exchange
+from shoal.exchanges.config import ExchangeConfig
+from shoal.exchanges.registry import make_exchange
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shoal.envs.registry import make
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.mixing import average
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo

@@ -8,7 +8,8 @@ import pytest
 
 from shoal.errors import ShoalError
 from shoal.exchanges import mixing, topology
-from shoal.exchanges.make import ExchangeConfig, server_for
+from shoal.exchanges.builders import server_optimiser
+from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.mixing import average, gossip, gossip_in_pairs, mix, weigh
 from shoal.exchanges.products import linear
 from shoal.types import LearnerState
@@ -217,7 +218,7 @@ def test_servers_are_optax_optimisers_of_the_distance(kind):
     config = ExchangeConfig("average", server=kind, server_momentum=0.8)
     optimiser = {"momentum": optax.sgd(1.0, 0.8), "adam": optax.adam(0.01, b1=0.8, b2=0.99, eps=1e-3)}[kind]
     x = random_rows(3, 4)
-    run = Federation(average(server=server_for(config)), x)
+    run = Federation(average(server=server_optimiser(config)), x)
     model = jnp.mean(x, 0)
     state = optimiser.init(model)
     for number, here in enumerate([[1, 1, 1], [1, 0, 1], [0, 0, 0], [1, 1, 1]]):
@@ -233,7 +234,7 @@ def test_servers_are_optax_optimisers_of_the_distance(kind):
 def test_the_servers_step_size_can_be_given():
     """Half way from the model at 0 to the clients at 2, then momentum 0."""
     for kind in ("momentum", "adam"):
-        given = server_for(ExchangeConfig("average", server=kind, server_lr=0.5, server_momentum=0.0))
+        given = server_optimiser(ExchangeConfig("average", server=kind, server_lr=0.5, server_momentum=0.0))
         run = Federation(average(server=given), rows(0, 0))
         run.x = rows(1, 3)
         expected = {"momentum": 1.0, "adam": 0.5 * 2 / (2 + 1e-3)}[kind]

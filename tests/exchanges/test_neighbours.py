@@ -11,9 +11,11 @@ from jax.sharding import Mesh
 from shoal.distributed import mesh
 from shoal.errors import ShoalError
 from shoal.exchanges import topology
+from shoal.exchanges.builders import penalty_weights
 from shoal.exchanges.combinators import every, participate
-from shoal.exchanges.make import ExchangeConfig, make_exchange, penalty_weights
+from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
+from shoal.exchanges.registry import make_exchange
 from shoal.exchanges.routing import HERE, Transport
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShoalError
+from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.exploration import PRIORS, Prior
-from shoal.exchanges.make import ExchangeConfig
 from shoal.exchanges.population import drawn, follow, population
 from shoal.exchanges.selection import tournament, truncation, winner
 from shoal.learners.context import LearnerContext

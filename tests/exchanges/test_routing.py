@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from shoal.errors import ShoalError
 from shoal.exchanges import selection, topology
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.routing import HERE, Transport, as_words, plan
 from shoal.ops import trees
 from shoal.ops.trees import ByDevice

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.errors import ShoalError
 from shoal.exchanges.combinators import select
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.mixing import average
 from shoal.exchanges.selection import copy_parents
 from shoal.learners import ppo

@@ -12,7 +12,7 @@ import pytest
 from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.errors import ShoalError
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.learners import ppo, sequences
 from shoal.learners.context import LearnerContext
 from shoal.learners.minibatches import arrange, shuffles, stratify

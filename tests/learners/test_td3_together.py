@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.exchanges.make import ExchangeConfig, make_exchange
+from shoal.exchanges.config import ExchangeConfig
+from shoal.exchanges.registry import make_exchange
 from shoal.learners import td3
 from shoal.learners.replay import Transition
 from shoal.learners.td3 import TD3Config, TD3Setup

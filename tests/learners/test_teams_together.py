@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.adapters.jax_env import from_jax
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.runs.metrics import read_metrics
 from shoal.training.config import TrainConfig

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.ops import trees
 from shoal.training.config import TrainConfig

@@ -9,7 +9,8 @@ import pytest
 from shoal.distributed.mesh import make_mesh
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
-from shoal.exchanges.make import ExchangeConfig, make_exchange
+from shoal.exchanges.config import ExchangeConfig
+from shoal.exchanges.registry import make_exchange
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.runs.config import (

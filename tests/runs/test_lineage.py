@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.exchanges.make import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.runs.learners import load_learners
 from shoal.runs.lineage import ancestors, begin_lineage, extend_lineage, read_lineage, schedule_of

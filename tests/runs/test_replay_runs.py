@@ -11,8 +11,8 @@ import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.probes import continuous_target
+from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.exploration import PRIORS
-from shoal.exchanges.make import ExchangeConfig
 from shoal.exchanges.mixing import average
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.td3 import TD3Config

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shoal.envs.adapters.host import HostAdapter, Step, host_env, one_line_errors, stack_observations
-from shoal.envs.adapters.suite import Suite, UnknownOptions, import_user_module
+from shoal.envs.adapters.suite import Suite, UnknownOptions
 from shoal.errors import ShoalError
+from shoal.imports import import_user_module
 from shoal.ops.masks import ACTION_MASK
 from shoal.types import Box, Env, EnvRecipe, EnvSpec
 

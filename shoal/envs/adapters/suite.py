@@ -1,8 +1,5 @@
 """What an environment suite offers: the contract between an adapter and the registry of environments."""
 
-import importlib
-import os
-import sys
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
@@ -38,19 +35,3 @@ class Suite(NamedTuple):
     def has(self, name: str) -> bool:
         """Whether the suite has an environment called `name`."""
         return self.knows(name) if self.knows else name in self.names()
-
-
-def import_user_module(module: str, name: str) -> None:
-    """Import a module of the user's, also from the current folder; `name` is for errors."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise ShoalError(f"{name}: module {module} needs {error.name}, which is not installed") from error
-        raise ShoalError(f"{name}: no module {module!r} here or among the installed packages") from error
-    except Exception as error:
-        raise ShoalError(
-            f"{name}: importing {module} raised {type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
