@@ -6,6 +6,7 @@ from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.ppo import PPOConfig, ppo
+from shoal.learners.sac import SACConfig, sac
 from shoal.learners.td3 import TD3Config, td3
 from shoal.nets.actor_critic import actor_critic
 from shoal.runs.policy import Policy
@@ -32,6 +33,7 @@ __all__ = [
     "Policy",
     "Report",
     "Run",
+    "SACConfig",
     "ShoalError",
     "TD3Config",
     "TrainConfig",
@@ -44,6 +46,7 @@ __all__ = [
     "preset",
     "register",
     "run",
+    "sac",
     "td3",
     "train",
 ]

@@ -70,6 +70,8 @@ PRIORS: dict[str, Prior] = {
     "tau": Prior("log", 1e-3, 0.1),
     "exploration_noise": Prior("log", 0.01, 1.0),
     "target_noise": Prior("log", 0.01, 1.0),
+    "alpha": Prior("log", 1e-3, 1.0),
+    "alpha_learning_rate": Prior("log", 1e-5, 1e-2),
 }
 """What hyperparameters may be, unless told otherwise."""
 

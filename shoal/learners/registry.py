@@ -10,6 +10,7 @@ from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig, dqn
 from shoal.learners.hyper_schedules import in_iterations
 from shoal.learners.ppo import PPOConfig, ppo
+from shoal.learners.sac import SACConfig, sac
 from shoal.learners.td3 import TD3Config, td3
 from shoal.learners.wrappers.augmentation import augmented
 from shoal.learners.wrappers.curiosity import curious
@@ -60,6 +61,7 @@ def ppo_with_wrappers(config: PPOConfig, spec: EnvSpec, context: LearnerContext)
 ALGORITHMS = {
     "ppo": Algorithm(PPOConfig, ppo_with_wrappers),
     "td3": Algorithm(TD3Config, td3),
+    "sac": Algorithm(SACConfig, sac),
     "dqn": Algorithm(DQNConfig, dqn),
 }
 """`--algo` takes these names."""

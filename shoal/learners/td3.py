@@ -10,19 +10,19 @@ from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
 from shoal.errors import ShoalError
 from shoal.learners import gradients, observations, replay
+from shoal.learners.bounded_actions import bounds_of, correlated, from_bounds, in_play, to_bounds
 from shoal.learners.context import ALONE, LearnerContext, check_single_agent
 from shoal.learners.replay import ReplayBuffer, ReplayConfig, Transition
 from shoal.nets.actor_critic import ActionValue, Policy, make_action_value, make_policy
 from shoal.ops import masks, peers, trees
 from shoal.ops.statistics import weighted_mean
 from shoal.settings import check_at_least, check_choices, get
-from shoal.types import Box, EnvSpec, Learner, LearnerState, Rollout, Tree
+from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
 UNROLL = 4
 """Critic updates that are written out one after another instead of as a loop."""
@@ -126,7 +126,7 @@ class Private(NamedTuple):
 
     buffer: ReplayBuffer
     num_gradients: Array  # () int32, critic updates so far
-    wander: Array  # (E, A) exploration noise that remembers, of deviation 1
+    correlated_noise: Array  # (E, A) of deviation 1 (exploration ou)
 
 
 class TD3Setup(NamedTuple):
@@ -150,11 +150,7 @@ def td3(config: TD3Config, spec: EnvSpec, context: LearnerContext = ALONE) -> Le
     (7, 1)
     """
     check_single_agent("td3", spec, context)
-    bounds = spec.action
-    if not isinstance(bounds, Box) or not np.all(
-        np.isfinite([*np.ravel(bounds.low), *np.ravel(bounds.high)])
-    ):
-        raise ShoalError(f"td3 needs continuous actions between bounds, which {spec.name} does not have")
+    bounds = bounds_of(spec, "td3")
     masks.check(spec)
     setup = TD3Setup(config, spec, prod(bounds.shape), context.axes)
     return Learner(
@@ -174,7 +170,7 @@ def td3(config: TD3Config, spec: EnvSpec, context: LearnerContext = ALONE) -> Le
 def init(setup: TD3Setup, key: Array) -> LearnerState:
     """A learner that has seen nothing; its two critics differ from the start."""
     config, spec, num_actions = setup.config, setup.spec, setup.num_actions
-    key_actor, key_wander, *keys_critic = jax.random.split(key, 4)
+    key_actor, key_noise, *keys_critic = jax.random.split(key, 4)
     layers = {
         "hidden": config.hidden,
         "activation": config.activation,
@@ -191,7 +187,7 @@ def init(setup: TD3Setup, key: Array) -> LearnerState:
             setup, config.num_envs, config.buffer_size, warming_up=config.learning_starts > 0
         ),
         num_gradients=jnp.int32(0),
-        wander=jax.random.normal(key_wander, (config.num_envs, num_actions)),
+        correlated_noise=jax.random.normal(key_noise, (config.num_envs, num_actions)),
     )
     start = gradients.optimiser(config.optimiser, 0.0).init
     return LearnerState(
@@ -218,9 +214,8 @@ def act(
     """
     private, random = state.private, jax.scipy.special.erf(noise / 2**0.5)
     if setup.config.exploration.kind == "ou":
-        keep = 1 - setup.config.exploration.theta
-        noise = keep * private.wander + (1 - keep**2) ** 0.5 * noise
-        private = private._replace(wander=noise)
+        noise = correlated(setup.config.exploration.theta, private.correlated_noise, noise)
+        private = private._replace(correlated_noise=noise)
     chosen = policy(setup, state.params.actor, standardise(setup, state, obs))
     noisy = jnp.clip(chosen + state.hypers.exploration_noise * noise, -1, 1)
     return to_bounds(setup.spec.action, jnp.where(private.buffer.warming_up, random, noisy)), private
@@ -228,9 +223,9 @@ def act(
 
 def for_evaluation(setup: TD3Setup, state: LearnerState, num_envs: int) -> LearnerState:
     """The learner in other environments than it trains in: with nothing remembered, and nothing random."""
-    wander = jnp.zeros((num_envs, setup.num_actions))
+    correlated_noise = jnp.zeros((num_envs, setup.num_actions))
     buffer = empty_buffer(setup, num_envs, capacity=1, warming_up=False)
-    return state._replace(private=state.private._replace(buffer=buffer, wander=wander))
+    return state._replace(private=state.private._replace(buffer=buffer, correlated_noise=correlated_noise))
 
 
 def on_restart(state: LearnerState) -> LearnerState:
@@ -416,32 +411,6 @@ def value(setup: TD3Setup, state: LearnerState, obs: Tree) -> Array:
 def policy(setup: TD3Setup, actor: Policy, obs: Tree) -> Array:
     """Actions between -1 and 1, (..., A)."""
     return in_play(setup.spec.action, jnp.tanh(actor(obs)))
-
-
-def in_play(space: Box, action: Array) -> Array:
-    """Actions of [-1, 1] with 0 in place of those whose bounds leave no choice, (..., A).
-
-    A critic that saw them would learn nothing of them, and the actor would believe what it says.
-    """
-    low, high = (np.broadcast_to(bound, space.shape).ravel() for bound in (space.low, space.high))
-    if np.all(high > low):
-        return action
-    return jnp.where(jnp.broadcast_to(high > low, action.shape), action, 0.0)
-
-
-def to_bounds(space: Box, action: Array) -> Array:
-    """From [-1, 1] to the environment's own bounds and shape."""
-    shaped = action.reshape(*action.shape[:-1], *space.shape)
-    low, high = (jnp.broadcast_to(jnp.float32(bound), shaped.shape) for bound in (space.low, space.high))
-    return low + (shaped + 1) / 2 * (high - low)
-
-
-def from_bounds(space: Box, action: Array) -> Array:
-    """The way back, flat."""
-    low, high = (jnp.broadcast_to(jnp.float32(bound), action.shape) for bound in (space.low, space.high))
-    scaled = 2 * (action - low) / jnp.where(high > low, high - low, 1.0) - 1
-    flat = scaled.reshape(*action.shape[: action.ndim - len(space.shape)], prod(space.shape))
-    return in_play(space, flat)
 
 
 def standardise(setup: TD3Setup, state: LearnerState, obs: Tree) -> Tree:

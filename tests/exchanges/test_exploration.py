@@ -12,6 +12,7 @@ from shoal.errors import ShoalError
 from shoal.exchanges import exploration
 from shoal.exchanges.exploration import PRIORS, Prior, draw, explore, perturb, read_prior
 from shoal.learners.ppo import Hypers as PPOHypers
+from shoal.learners.sac import Hypers as SACHypers
 from shoal.learners.td3 import Hypers as TD3Hypers
 
 TEXTS = ["uniform 0 1", "uniform -2 3", "uniform 0.1 0.5", "log 1e-5 1e-2", "one-minus-log 0.9 0.9999"]
@@ -89,7 +90,8 @@ def test_the_default_priors_are_ones_that_could_be_read_and_belong_to_a_learner(
         assert read_prior(f"{prior.kind} {prior.low} {prior.high}") == prior
     bounds = {"clip_reward", "reward_floor", "bootstrap_clip", "bootstrap_floor"}
     assert set(PPO_PRIORS) == set(PPOHypers._fields) - {"target_kl", "kl_goal"} - bounds
-    assert set(PRIORS) - set(PPO_PRIORS) == set(TD3Hypers._fields) - set(PPO_PRIORS) - {"target_noise_clip"}
+    off_policy = {*TD3Hypers._fields, *SACHypers._fields} - {"target_noise_clip", "target_entropy"}
+    assert set(PRIORS) - set(PPO_PRIORS) == off_policy - set(PPO_PRIORS)
 
 
 # Drawing
