@@ -19,6 +19,7 @@ from zoo import ZOO
 from shoal import ExchangeConfig, PPOConfig, TrainConfig, preset
 from shoal.envs.worlds import parameters
 from shoal.ops import trees
+from shoal.settings import with_settings
 from shoal.training.evaluate import assign_worlds, distances, evaluate_worlds, play_episodes
 from shoal.training.loop import progress_reports
 from shoal.training.parts import worlds_of
@@ -116,7 +117,7 @@ def pairs(env: str, seeds: range):
     yield f"| {' | '.join((*header, 'actor distance in the pair', 'actor distance across'))} |"
     yield "|---|---|---|---|---|---|---|"
     for coefficient in (0.0, 1.0, 10.0, 100.0):
-        algo = PPOConfig(comm_penalty_coeff=coefficient)
+        algo = with_settings(PPOConfig(), comm_penalty_coeff=coefficient)
         config = TrainConfig(env, algo, steps=100_000, learners=4, reports=2, exchanges=(exchange,))
         rows = [closeness(replace(config, seed=seed)) for seed in seeds]
         cells = [f"{x:.3g}" for x in np.mean(rows, 0)]

@@ -8,10 +8,11 @@ import json
 import time
 
 from shoal import PPOConfig, TD3Config, TrainConfig
+from shoal.settings import with_settings
 from shoal.training.loop import Report, progress_reports
 from shoal.training.program import make_trainer
 
-CLEANRL = PPOConfig(clip_vloss=True)  # 4 x 128, 4 epochs of 4 minibatches, annealed
+CLEANRL = with_settings(PPOConfig(), clip_vloss=True)  # 4 x 128, 4 epochs of 4 minibatches, annealed
 SB3 = PPOConfig(
     num_envs=1,
     num_steps=2048,
@@ -32,7 +33,9 @@ WORKLOADS = {
     "td3-halfcheetah": TrainConfig("envpool:HalfCheetah-v4", TD3, steps=1_000_000),
     "td3-pendulum": TrainConfig("jax:Pendulum-v1", SMALL_TD3, steps=1_000_000),
     "td3-cohort": TrainConfig("jax:Pendulum-v1", SMALL_TD3, steps=1_000_000, learners=8),
-    "wide": TrainConfig("jax:CartPole-v1", PPOConfig(num_envs=256, clip_vloss=True), steps=5_000_000),
+    "wide": TrainConfig(
+        "jax:CartPole-v1", with_settings(PPOConfig(), num_envs=256, clip_vloss=True), steps=5_000_000
+    ),
 }
 
 

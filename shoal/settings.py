@@ -100,6 +100,11 @@ def long_name(name: str, known: Collection[str]) -> str:
     return name if name in known else SHORT_NAMES.get(name, name)
 
 
+def is_known(name: str, known: Collection[str]) -> bool:
+    """Whether a name, short or long, is that of a setting or of a group."""
+    return long_name(name, known) in known or any(other.startswith(f"{name}.") for other in known)
+
+
 @cache
 def types(cls: type) -> dict[str, Any]:
     """The type of every setting of a class, by dotted name, groups opened."""
@@ -221,11 +226,11 @@ def build(cls: type, settings: Mapping[str, Any]) -> Any:
     return cls(**given)
 
 
-def update(config: Any, **settings: Any) -> Any:
+def with_settings(config: Any, **settings: Any) -> Any:
     """The configuration with some settings changed, by short names or groups.
 
     >>> from shoal.learners.ppo_config import PPOConfig
-    >>> update(PPOConfig(), memory="gru", memory_size=8).memory
+    >>> with_settings(PPOConfig(), memory="gru", memory_size=8).memory
     MemoryConfig(kind='gru', size=8)
     """
     given = expand(settings, types(type(config)))

@@ -41,7 +41,14 @@ def expanded(settings: Mapping[str, Any], algo: str) -> dict[str, Any]:
     if algo not in ALGORITHMS:
         raise ShoalError(f"unknown algorithm {algo!r}; choose from {', '.join(ALGORITHMS)}")
     known = {"algo", *RUN, *groups.types(ALGORITHMS[algo].config), *EXCHANGE}
+    for name in settings:
+        if not groups.is_known(name, known) and (others := _algorithms_with(name)):
+            raise ShoalError(f"{name} is a setting of {' and '.join(others)}, not of {algo}")
     return groups.expand(settings, known)
+
+
+def _algorithms_with(name: str) -> list[str]:
+    return [algo for algo, entry in ALGORITHMS.items() if groups.is_known(name, groups.types(entry.config))]
 
 
 def read_exchanges(settings: dict[str, Any]) -> tuple[ExchangeConfig, ...]:

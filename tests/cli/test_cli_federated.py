@@ -256,7 +256,7 @@ def test_a_setting_that_does_nothing_is_a_warning(capsys):
 
 def test_a_matrix_without_its_file(capsys):
     assert shoal("train", CARTPOLE, "--exchange", "neighbours", "--comm-matrix") == 2
-    assert "--comm-matrix needs a value" in capsys.readouterr().err
+    assert "'--comm-matrix'. Expected 1 values" in capsys.readouterr().err
 
 
 def test_the_last_of_two_numbers_of_steps_counts(copied):

@@ -24,6 +24,7 @@ from shoal.learners import minibatches
 from shoal.learners.minibatches import Strata, stratify
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.td3 import TD3Config
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import progress_reports, train
 from shoal.training.profile import Profile
@@ -31,7 +32,8 @@ from shoal.training.program import make_trainer
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
-PPO = PPOConfig(
+PPO = with_settings(
+    PPOConfig(),
     num_envs=4,
     num_steps=16,
     num_minibatches=2,

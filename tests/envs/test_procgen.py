@@ -19,7 +19,7 @@ GAME = "BigfishEasy-v0"
 SEEDS = np.arange(16)[None]
 SIZES = ["--num-envs", "2", "--num-steps", "8", "--num-minibatches", "2", "--update-epochs", "1"]
 SMALL = ["--network", "mlp", "--hidden", "4", "--grad-accumulation", "2", *SIZES]
-LEVELS = ["--num-levels", "1", "--start-level", "7"]
+LEVELS = ["--env-options", "num_levels=1", "start_level=7"]
 
 
 @pytest.fixture(scope="module", autouse=True)

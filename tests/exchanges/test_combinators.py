@@ -14,6 +14,7 @@ from shoal.exchanges.mixing import average
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
+from shoal.settings import with_settings
 from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores
 
 KEY = jax.random.key(5)
@@ -307,7 +308,7 @@ def test_the_parts_of_a_real_network():
 
 @pytest.mark.parametrize("parts", [["actor"], ["critic"]])
 def test_what_a_critics_numbers_are_measured_by_goes_with_the_critic(parts):
-    config = PPOConfig(hidden=(4,), norm_obs=True, norm_reward=True, norm_value=True)
+    config = with_settings(PPOConfig(), hidden=(4,), norm_obs=True, norm_reward=True, norm_value=True)
     learner = ppo(config, make("CartPole-v1").spec, LearnerContext(1))
     one = jax.jit(learner.init)(KEY)
     before = trees.stack([one, one._replace(statistics=jax.tree.map(lambda x: x + 4, one.statistics))])

@@ -16,6 +16,7 @@ from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.runs.session import open_session, run_session
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import LearnerState, Rollout, Scores
@@ -79,8 +80,8 @@ def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(num
     spec = make("CartPole-v1").spec
     settings = {"num_steps": 8, "num_minibatches": 1, "update_epochs": 1, "norm_adv": "none", "hidden": (8,)}
     settings |= change
-    many = ppo(PPOConfig(num_envs=2, **settings), spec, LearnerContext(10, axes=("group",)))
-    one = ppo(PPOConfig(num_envs=2 * num_learners, **settings), spec, LearnerContext(10))
+    many = ppo(with_settings(PPOConfig(), num_envs=2, **settings), spec, LearnerContext(10, axes=("group",)))
+    one = ppo(with_settings(PPOConfig(), num_envs=2 * num_learners, **settings), spec, LearnerContext(10))
     alone = one.init(KEY)
     cohort = trees.stack([many.init(KEY)] * num_learners)
     update = jax.jit(jax.vmap(many.update, axis_name="group"))
@@ -108,7 +109,7 @@ def test_without_sharing_they_would_not_be():
 
 GRADIENTS = TrainConfig(
     "CartPole-v1",
-    algo=PPOConfig(**SMALL, learning_rate=0.01),
+    algo=with_settings(PPOConfig(), **SMALL, learning_rate=0.01),
     steps=16 * 12,
     learners=4,
     exchanges=(ExchangeConfig("gradients"),),
@@ -118,7 +119,7 @@ GRADIENTS = TrainConfig(
 @pytest.mark.parametrize("change", [{}, {"target_kl": 0.003, "update_epochs": 4}, MOMENTS])
 def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(change):
     """Four on two devices, each in its own episodes, with its own shuffles."""
-    config = replace(GRADIENTS, algo=replace(GRADIENTS.algo, **change))
+    config = replace(GRADIENTS, algo=with_settings(GRADIENTS.algo, **change))
     trainer = make_trainer(config)
     assert trainer.mesh.shape["learners"] == 2
     begun = trainer.init()
@@ -198,7 +199,7 @@ FEDERATIONS = {
 
 
 def federation(name):
-    normed = PPOConfig(**SMALL, learning_rate=0.01, norm_obs=True, norm_reward=True)
+    normed = with_settings(PPOConfig(), **SMALL, learning_rate=0.01, norm_obs=True, norm_reward=True)
     return TrainConfig(
         "CartPole-v1",
         algo=normed,

@@ -11,10 +11,11 @@ from shoal.learners.ppo import PPOConfig, PPOSetup
 from shoal.nets import actor_critic
 from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
+from shoal.settings import with_settings
 from shoal.types import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Rollout
 
 SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "update_epochs": 3, "hidden": (8,)}
-BASE = PPOConfig(**SMALL, target_kl=1e9, anneal_ent=True, norm_obs=True)
+BASE = with_settings(PPOConfig(), **SMALL, target_kl=1e9, anneal_ent=True, norm_obs=True)
 PLAIN = PPOConfig(**SMALL)
 ONCE = PPOConfig(**SMALL | {"num_minibatches": 1, "update_epochs": 1}, norm_obs=True, norm_reward=True)
 KEY = jax.random.key(0)
@@ -34,7 +35,7 @@ class Lab:
 
     def __init__(self, config, kind):
         spec = SPECS[kind]
-        network = plainly(actor_critic.actor_critic(hidden=config.hidden, images=config.network))
+        network = plainly(actor_critic.actor_critic(hidden=config.hidden, images=config.network.images))
         self.setup = PPOSetup(config, spec, distribution_for(spec.action), network, num_updates=10)
         self.assess = jax.jit(partial(ppo.assess, self.setup))
         self.act = jax.jit(partial(ppo.act, self.setup))

@@ -21,6 +21,7 @@ from shoal.learners.wrappers.augmentation import augmented
 from shoal.nets.actor_critic import actor_critic
 from shoal.ops import trees
 from shoal.runs.session import open_session, run_session
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train
 from shoal.training.program import make_trainer
@@ -99,7 +100,8 @@ def test_an_update_is_that_of_a_learner_who_saw_all_variants():
 register("Plane-v0", plane())
 RUN = TrainConfig(
     "Plane-v0",
-    algo=PPOConfig(
+    algo=with_settings(
+        PPOConfig(),
         num_envs=4,
         num_steps=8,
         num_minibatches=2,
@@ -174,7 +176,7 @@ class Slope(gymnasium.Env):
 
 
 gymnasium.register("Slope-v0", Slope, max_episode_steps=5)
-GYM = TrainConfig("gym:Slope-v0", algo=replace(CONFIG, augment=True), steps=24, learners=2, reports=1)
+GYM = TrainConfig("gym:Slope-v0", algo=with_settings(CONFIG, augment=True), steps=24, learners=2, reports=1)
 
 
 def test_gymnasium_offers_variants():
@@ -211,11 +213,11 @@ def test_variants_that_change_in_number():
 
 def test_what_cannot_be_augmented():
     with pytest.raises(ShoalError, match="CartPole-v1 offers no variants of its observations"):
-        make_trainer(TrainConfig("CartPole-v1", algo=replace(CONFIG, augment=True)))
+        make_trainer(TrainConfig("CartPole-v1", algo=with_settings(CONFIG, augment=True)))
     with pytest.raises(ShoalError, match="plane: `augment` must return rows like observations"):
         from_jax(plane(lambda obs: jnp.stack([obs[:1], obs[1:]])))
-    with pytest.raises(ShoalError, match="say --memory none or --no-augment"):
-        PPOConfig(augment=True, memory="gru")
+    with pytest.raises(ShoalError, match=r"inputs\.augment does not work with memory"):
+        with_settings(PPOConfig(), augment=True, memory="gru")
     other = replace(from_jax(plane()).spec, observation=Box((4,)))
     with pytest.raises((ShoalError, TypeError)):
         augmented(lambda config: trees, CONFIG, other)
@@ -223,13 +225,13 @@ def test_what_cannot_be_augmented():
 
 def test_minibatches_divide_the_rollout_and_so_its_variants():
     with pytest.raises(ShoalError, match=r"num_minibatches 5 .* does not divide num_envs 2 x num_steps 6"):
-        replace(CONFIG, num_minibatches=5, augment=True)
+        with_settings(CONFIG, num_minibatches=5, augment=True)
     for minibatches in (1, 2, 3, 4, 6, 12):
         assert replace(CONFIG, num_minibatches=minibatches, num_envs=3 * CONFIG.num_envs)
 
 
 def test_schedules_count_real_steps():
-    ends = replace(CONFIG, schedules=("gamma=linear(0.5, 120 steps)",), augment=True)
+    ends = with_settings(CONFIG, schedules=("gamma=linear(0.5, 120 steps)",), augment=True)
     made = []
     spec = from_jax(plane()).spec
     augmented(

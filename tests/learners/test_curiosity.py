@@ -21,6 +21,7 @@ from shoal.learners.wrappers.curiosity import WithCuriosity, curious, policy_of
 from shoal.nets.actor_critic import actor_critic
 from shoal.ops import trees
 from shoal.ops.statistics import Running
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, LearnerState, MultiBinary, MultiDiscrete, Rollout, Scores
@@ -38,7 +39,7 @@ SMALL = {
     "icm_size": 6,
     "norm_obs": True,
 }
-CONFIG = PPOConfig(**SMALL, intrinsic_coef=3.0, extrinsic_coef=0.5)
+CONFIG = with_settings(PPOConfig(), **SMALL, intrinsic_coef=3.0, extrinsic_coef=0.5)
 VECTOR = EnvSpec("vector", "jax", Box((3,)), Discrete(3))
 
 
@@ -185,7 +186,7 @@ def test_the_inverse_error_by_hand(kind):
 
 
 def test_the_loss_weighs_the_two_errors():
-    setup = curiosity.CuriositySetup(replace(CONFIG, icm_beta=0.3), VECTOR, learner()[0])
+    setup = curiosity.CuriositySetup(with_settings(CONFIG, icm_beta=0.3), VECTOR, learner()[0])
     obs = rollout().obs[0]
     batch = curiosity.Transitions(obs, rollout().action[0], rollout().obs[1], jnp.array([1.0, 1.0, 0.0, 1.0]))
     total, metrics = curiosity.loss(setup, state().params.curiosity, batch)
@@ -218,7 +219,7 @@ def test_others_see_the_policy():
 )
 def test_every_kind_of_learner_may_be_curious(observation, action, settings):
     """Nothing is run: the shapes say that the parts fit."""
-    config = PPOConfig(**SMALL, **settings)
+    config = with_settings(PPOConfig(), **SMALL, **settings)
     spec = EnvSpec("kind", "jax", observation, action)
     made = curious(ppo.ppo(config, spec, LearnerContext(num_updates=10)), config, spec)
 
@@ -240,8 +241,8 @@ def test_every_kind_of_learner_may_be_curious(observation, action, settings):
 
 @pytest.mark.parametrize("wrong", [{"icm_size": 0}, {"icm_beta": 1.1}, {"intrinsic_coef": -1.0}])
 def test_settings_that_make_no_sense(wrong):
-    with pytest.raises(ShoalError, match=r"icm_size|icm_beta|intrinsic_coef"):
-        PPOConfig(**wrong)
+    with pytest.raises(ShoalError, match=r"curiosity\.(size|beta|coef)"):
+        with_settings(PPOConfig(), **wrong)
 
 
 # Learning together
@@ -285,7 +286,9 @@ def test_a_copy_is_as_curious_as_its_parent():
 
 RUN = TrainConfig(
     "CartPole-v1",
-    algo=PPOConfig(**SMALL, init="xavier", norm_reward=True, learning_rate=0.01, icm_learning_rate=0.01),
+    algo=with_settings(
+        PPOConfig(), **SMALL, init="xavier", norm_reward=True, learning_rate=0.01, icm_learning_rate=0.01
+    ),
     steps=32 * 12,
     seed=3,
     reports=6,
@@ -297,7 +300,9 @@ RUN = TrainConfig(
 )
 def test_exchanges_take_curious_learners(kind, settings):
     """Nothing is run: the shapes say that the parts fit."""
-    config = replace(RUN, algo=replace(RUN.algo, **settings), learners=2, exchanges=(ExchangeConfig(kind),))
+    config = replace(
+        RUN, algo=with_settings(RUN.algo, **settings), learners=2, exchanges=(ExchangeConfig(kind),)
+    )
     trainer = make_trainer(config, mesh="1x1")
     begun = jax.eval_shape(trainer.init)
     after, progress = jax.eval_shape(trainer.advance, begun, jnp.int32(3))

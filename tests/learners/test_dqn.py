@@ -12,6 +12,7 @@ from shoal.learners import dqn, replay
 from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig, Hypers
 from shoal.ops import trees
+from shoal.settings import SHORT_NAMES, with_settings
 from shoal.types import Box, Discrete, EnvSpec, MultiDiscrete, PeerTargets, Rollout
 
 KEY = jax.random.key(0)
@@ -33,7 +34,7 @@ BASE = {
 @cache
 def lab(num_updates=100, **changes):
     """A learner, its functions compiled, and its settings."""
-    config = DQNConfig(**BASE | changes)
+    config = with_settings(DQNConfig(), **BASE | changes)
     made = dqn.dqn(config, SPEC, LearnerContext(num_updates))
     return config, made._replace(act=jax.jit(made.act), update=jax.jit(made.update))
 
@@ -119,7 +120,7 @@ class ByHand:
             obs, theirs, weights = compared_values
             own, given = forward(self.network, obs)
             pull = sum(2 * w * (own - x) for w, x in zip(weights, theirs, strict=True)) / len(own)
-            more = backward(self.network, given, config.comm_penalty_coeff * pull)
+            more = backward(self.network, given, config.peers.coef * pull)
             gradient = combine(np.add, gradient, more)
         beta = config.prox_coef
         if beta:
@@ -264,7 +265,9 @@ def test_a_target_due_within_a_rollout_moves_after_it():
 
 def test_the_chance_of_a_random_action_falls_linearly_with_known_values():
     """From 1 to 0.2 over half of 100 updates of 8 steps: 400."""
-    config = DQNConfig(**BASE, exploration_initial=1.0, exploration_final=0.2, exploration_fraction=0.5)
+    config = with_settings(
+        DQNConfig(), **BASE, exploration_initial=1.0, exploration_final=0.2, exploration_fraction=0.5
+    )
     setup = dqn.DQNSetup(config, SPEC, 4, num_updates=100)
     state = dqn.init(setup, KEY)
     for steps, chance in {0: 1.0, 100: 0.8, 200: 0.6, 400: 0.2, 401: 0.2, 800: 0.2}.items():
@@ -389,7 +392,9 @@ PICTURE = Box((36, 36, 1), 0, 255, "uint8")
 
 def test_pictures_and_vectors_are_remembered_as_they_are_and_learned_from():
     spec = EnvSpec("seen", "jax", {"eye": PICTURE, "ear": Box((2,))}, Discrete(3))
-    config = DQNConfig(**BASE | {"gradient_steps": 1, "batch_size": 2, "buffer_size": 9}, norm_obs=True)
+    config = with_settings(
+        DQNConfig(), **BASE | {"gradient_steps": 1, "batch_size": 2, "buffer_size": 9}, norm_obs=True
+    )
     learner = dqn.dqn(config, spec, LearnerContext(10))
     rng = np.random.default_rng(0)
     eye = jnp.asarray(rng.integers(0, 256, (5, 2, 36, 36, 1)), jnp.uint8)
@@ -442,13 +447,13 @@ def test_actions_that_are_not_choices_are_refused_in_one_line(space):
     ],
 )
 def test_impossible_settings_are_refused(change):
-    with pytest.raises(ShoalError, match=next(iter(change))):
-        DQNConfig(**change)
+    with pytest.raises(ShoalError, match=SHORT_NAMES.get(*change, *change)):
+        with_settings(DQNConfig(), **change)
 
 
 def test_learners_who_average_gradients_stay_one():
     """Each on its own batches, from its own replay."""
-    config = DQNConfig(**BASE)
+    config = with_settings(DQNConfig(), **BASE)
     learner = dqn.dqn(config, SPEC, LearnerContext(100, axes=("group",)))
     cohort = trees.stack([learner.init(KEY)] * 3)
     update = jax.jit(jax.vmap(learner.update, axis_name="group"))
@@ -465,7 +470,8 @@ def test_sharing_is_the_mean_of_the_gradients():
     """One plain step of three learners is the mean of the steps that each would take alone."""
     settings = BASE | {"optimiser": "sgd", "gradient_steps": 1, "learning_rate": 0.1}
     alone, many = (
-        dqn.dqn(DQNConfig(**settings), SPEC, LearnerContext(100, axes=a)) for a in ((), ("group",))
+        dqn.dqn(with_settings(DQNConfig(), **settings), SPEC, LearnerContext(100, axes=a))
+        for a in ((), ("group",))
     )
     cohort = trees.stack([alone.init(KEY)] * 3)
     rollouts, keys = trees.stack([random_rollout(i) for i in range(3)]), jax.random.split(KEY, 3)

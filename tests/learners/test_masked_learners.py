@@ -12,6 +12,7 @@ from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.ops import peers
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import PeerTargets
@@ -20,7 +21,7 @@ RECIPE = from_jax(masked_choice())
 PPO = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, hidden=(8,), learning_rate=0.02, norm_obs=True)
 CONFIGS = {
     "ppo": PPO,
-    "gru": PPOConfig(**vars(PPO) | {"memory": "gru", "memory_size": 8, "objective": "kl"}),
+    "gru": with_settings(PPO, memory="gru", memory_size=8, objective="kl"),
     "dqn": DQNConfig(
         num_envs=8, batch_size=32, learning_starts=64, hidden=(8,), learning_rate=0.02, buffer_size=2000
     ),
@@ -44,7 +45,9 @@ def test_opinions_of_masked_policies_make_the_penalty_by_hand():
     """KL over the two allowed choices, in both directions, to one neighbour."""
     obs = {"obs": jnp.zeros((1, 1, 1)), "action_mask": jnp.array([[[True, False, True]]])}
     for direction in ("forward", "reverse"):
-        config = PPOConfig(num_envs=1, num_steps=1, num_minibatches=1, hidden=(4,), comm_direction=direction)
+        config = with_settings(
+            PPOConfig(), num_envs=1, num_steps=1, num_minibatches=1, hidden=(4,), comm_direction=direction
+        )
         learner = ppo.ppo(config, RECIPE.spec, LearnerContext(1))
         assert learner.policy_terms is not None
         mine, other = (shaken(learner.init(jax.random.key(seed)), seed) for seed in (1, 2))
@@ -53,7 +56,7 @@ def test_opinions_of_masked_policies_make_the_penalty_by_hand():
         expected = (q * np.log(q / p)).sum() if direction == "forward" else (p * np.log(p / q)).sum()
         told = PeerTargets(jnp.ones((1, 1)), learner.policy_terms(other, obs))
         setup = ppo.PPOSetup(config, RECIPE.spec, ppo.distribution_for(RECIPE.spec.action), None, 1)
-        heard = peers.aggregate(setup.distribution, direction, config.comm_form, told)
+        heard = peers.aggregate(setup.distribution, direction, config.peers.form, told)
         heard = heard._replace(outputs=ppo.restrict(setup, obs, heard.outputs))
         outputs = ppo.restrict(setup, obs, mine.params(obs)[0])
         penalty = peers.penalty(setup.distribution, direction, heard, outputs)

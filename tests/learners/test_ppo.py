@@ -12,6 +12,7 @@ from shoal.learners import ppo
 from shoal.learners.ppo import Batch, Hypers, PPOConfig
 from shoal.nets import actor_critic
 from shoal.ops import trees
+from shoal.settings import with_settings
 from tests.learners.lab import (
     KEY,
     ONCE,
@@ -37,7 +38,7 @@ LOSSES = {"clip": (-2.4 + 1.6) / 2, "none": (-3.0 + 1.0) / 2, "kl": (-3.0 + 1.0)
 )
 def test_the_terms_of_the_loss_by_hand(objective, clip_vloss, error):
     state, setup = lab().state, lab().setup
-    setup = setup._replace(config=PPOConfig(objective=objective, clip_vloss=clip_vloss))
+    setup = setup._replace(config=with_settings(PPOConfig(), objective=objective, clip_vloss=clip_vloss))
     hypers = state.hypers._replace(clip_coef=0.2, ent_coef=0.1, vf_coef=0.25)
     state = state._replace(hypers=hypers, private=state.private._replace(kl_coef=2.0))
     old = np.log(np.array([[0.75, 0.25], [0.75, 0.25]]))
@@ -153,7 +154,7 @@ def test_accumulated_gradients_are_the_whole_gradient():
     state, results = lab().state, []
     batch = lab().assess(state, lab().rollout)
     for pieces in (1, 4):
-        setup = lab().setup._replace(config=PPOConfig(**SMALL, grad_accumulation=pieces))
+        setup = lab().setup._replace(config=with_settings(PPOConfig(), **SMALL, grad_accumulation=pieces))
         improve = jax.jit(partial(ppo.improve, setup))
         results.append(improve(state, (state.params, state.opt_state), batch))
     ((one, one_opt), one_metrics), ((four, four_opt), four_metrics) = results

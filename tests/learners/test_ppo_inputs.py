@@ -14,6 +14,7 @@ from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
 from shoal.nets import layers
 from shoal.ops.statistics import Running
+from shoal.settings import with_settings
 from shoal.types import Box, EnvSpec, JaxEnv, Rollout
 from tests.learners.lab import (
     KEY,
@@ -81,7 +82,7 @@ def test_rewards_are_scaled_by_the_spread_of_returns_discounted_as_the_learner_d
 @pytest.mark.parametrize(("clip_reward", "expected"), [(None, 5.0), (1.0, 1.0)])
 def test_a_reward_of_five_reaches_the_learner_as_five(monkeypatch, clip_reward, expected):
     rollout = lab(PLAIN).rollout
-    setup = lab(PLAIN).setup._replace(config=PPOConfig(**SMALL, clip_reward=clip_reward))
+    setup = lab(PLAIN).setup._replace(config=with_settings(PPOConfig(), **SMALL, clip_reward=clip_reward))
     yes = jnp.ones_like(rollout.valid)
     rollout = rollout._replace(reward=5.0 * yes, terminated=yes, truncated=~yes, valid=yes)
     state = lab(PLAIN).state
@@ -119,7 +120,9 @@ def test_the_environment_gets_the_clipped_action_and_the_learner_keeps_its_own()
         observe=lambda state, params: state,
     )
     learner = ppo.ppo(
-        PPOConfig(num_envs=4, hidden=(4,), init_log_std=1.5), echo.spec, LearnerContext(num_updates=1)
+        with_settings(PPOConfig(), num_envs=4, hidden=(4,), init_log_std=1.5),
+        echo.spec,
+        LearnerContext(num_updates=1),
     )
     env = from_jax(echo).build(np.zeros((1, 4), np.uint32), False)
 
@@ -137,7 +140,10 @@ def test_the_environment_gets_the_clipped_action_and_the_learner_keeps_its_own()
 
 @pytest.mark.parametrize("kind", [kind for kind in SPECS if kind != "discrete"])
 def test_every_kind_of_action_and_observation_trains_a_step(kind):
-    pictures = {"nature": replace(ONCE, num_steps=2), "impala": replace(ONCE, num_steps=2, network="impala")}
+    pictures = {
+        "nature": replace(ONCE, num_steps=2),
+        "impala": with_settings(ONCE, num_steps=2, network="impala"),
+    }
     config = pictures.get(kind, ONCE)
     here = lab(config, kind)
     state, rollout = here.state, here.rollout

@@ -20,6 +20,7 @@ from shoal.ops import trees
 from shoal.ops.advantages import generalised_advantages
 from shoal.ops.distributions import distribution_for
 from shoal.ops.statistics import empty, merge, summarise
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, Rollout
@@ -88,7 +89,7 @@ def assert_equal(a, b):
     ],
 )
 def test_rewards_between_their_bounds(settings, expected):
-    config = PPOConfig(**settings)
+    config = with_settings(PPOConfig(), **settings)
     hypers = ppo.init(setup_for(config), KEY).hypers
     assert targets.clip_rewards(config, hypers, jnp.array([-7.0, -0.5, 3.0])).tolist() == expected
 
@@ -107,11 +108,11 @@ SEEN = [-2.0, 3.0]  # the least and the largest reward, for `dynamic`
 )
 def test_targets_are_rewards_to_go_with_a_bounded_value_where_they_are_cut_off(settings, low, high):
     """The critic says 10 times the first number; the sums are written out; advantages stay as they were."""
-    config = replace(SMALL, gamma=0.5, **settings)
+    config = with_settings(SMALL, gamma=0.5, **settings)
     setup, rollout = setup_for(config), rollout_of(2)
     state = ppo.init(setup, KEY)
     state = state._replace(params=state.params._replace(critic=jnp.array([10.0, 0.0, 0.0, 0.0])))
-    if config.bootstrap_clip == "dynamic":
+    if config.value.bootstrap_clip == "dynamic":
         state = state._replace(private=state.private._replace(reward_range=jnp.array(SEEN)))
     batch = ppo.assess(setup, state, rollout)
     obs = np.concatenate([rollout.obs, rollout.last_obs[None]])
@@ -132,8 +133,8 @@ def test_targets_are_rewards_to_go_with_a_bounded_value_where_they_are_cut_off(s
 
 def test_the_dynamic_bounds_are_those_of_all_rewards_so_far():
     """Valid ones, as the learner sees them; a reset's reward is none."""
-    update = update_of(replace(SMALL, bootstrap_clip="dynamic", clip_reward=2.0))
-    state = ppo.init(setup_for(replace(SMALL, bootstrap_clip="dynamic", clip_reward=2.0)), KEY)
+    update = update_of(with_settings(SMALL, bootstrap_clip="dynamic", clip_reward=2.0))
+    state = ppo.init(setup_for(with_settings(SMALL, bootstrap_clip="dynamic", clip_reward=2.0)), KEY)
     seen = []
     for seed in (2, 3):
         rollout = rollout_of(seed)
@@ -146,21 +147,21 @@ def test_the_dynamic_bounds_are_those_of_all_rewards_so_far():
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"bootstrap_clip": "wild"}, "bootstrap_clip must be a number or dynamic, not 'wild'"),
-        ({"bootstrap_clip": "dynamic", "bootstrap_floor": 0.0}, "leave bootstrap_floor out"),
+        ({"bootstrap_clip": "wild"}, "value.bootstrap_clip must be a number, dynamic or none, not 'wild'"),
+        ({"bootstrap_clip": "dynamic", "bootstrap_floor": 0.0}, "leave out bootstrap_floor"),
         ({"bootstrap_clip": 1.0, "bootstrap_floor": 2.0}, "bootstrap_floor 2.0 must not lie above"),
-        ({"clip_reward": -1.0}, "clip_reward must not be negative without a reward_floor"),
+        ({"clip_reward": -1.0}, "inputs.clip_reward must not be negative without inputs.reward_floor"),
         ({"huber_delta": 0.0}, "huber_delta must be above 0"),
     ],
 )
 def test_bounds_that_are_none(settings, told):
     with pytest.raises(ShoalError, match=told):
-        PPOConfig(**settings)
+        with_settings(PPOConfig(), **settings)
 
 
 # Values in units of their own
 
-NORMED = replace(SMALL, norm_value=True, ent_coef=0.0)
+NORMED = with_settings(SMALL, norm_value=True, ent_coef=0.0)
 
 
 def test_the_critic_learns_in_units_that_rewards_do_not_change():
@@ -209,7 +210,7 @@ def test_moments_take_in_targets_before_the_epochs_and_values_are_told_by_the_ol
 @pytest.mark.parametrize("settings", [{}, {"norm_value": True, "norm_adv": "batch"}])
 def test_every_epoch_but_the_first_has_new_advantages(settings):
     """By hand: one step of the optimiser after another, the critic asked in between, the log-probs kept."""
-    config = replace(SMALL, recalc_adv=True, **settings)
+    config = with_settings(SMALL, recalc_adv=True, **settings)
     setup, rollout = setup_for(config), rollout_of(6)
     before = ppo.init(setup, KEY)
     found, _ = update_of(config)(KEY, before, rollout)
@@ -230,14 +231,14 @@ def test_every_epoch_but_the_first_has_new_advantages(settings):
             advantage, weight = weigh(config.norm_adv, (), part.advantage, part.weight)
             carry, _ = improve(state, carry, part._replace(advantage=advantage, weight=weight))
     assert_close(found.params, carry[0], rtol=1e-4, atol=1e-6)
-    off, _ = update_of(replace(config, recalc_adv=False))(KEY, before, rollout)
+    off, _ = update_of(with_settings(config, recalc_adv=False))(KEY, before, rollout)
     assert np.max(np.abs(off.params.actor - found.params.actor)) > 1e-5
 
 
 def test_with_one_epoch_there_is_nothing_to_recalculate():
     once = replace(SMALL, update_epochs=1)
     state, rollout = ppo.init(setup_for(once), KEY), rollout_of(7)
-    on, off = (update_of(replace(once, recalc_adv=flag))(KEY, state, rollout) for flag in (True, False))
+    on, off = (update_of(with_settings(once, recalc_adv=flag))(KEY, state, rollout) for flag in (True, False))
     assert_equal(on, off)
 
 
@@ -261,7 +262,8 @@ def test_the_update_goes_by_the_hypers_of_the_moment_and_leaves_them_as_they_are
 
 # All at once, in cohorts and on several devices
 
-ALL = PPOConfig(
+ALL = with_settings(
+    PPOConfig(),
     num_envs=4,
     num_steps=16,
     num_minibatches=2,

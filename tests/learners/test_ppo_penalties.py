@@ -15,6 +15,7 @@ from shoal.nets import actor_critic
 from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
 from shoal.ops.statistics import Running
+from shoal.settings import with_settings
 from shoal.types import Box, Discrete, EnvSpec, PeerTargets, Rollout
 
 KEY = jax.random.key(0)
@@ -23,7 +24,7 @@ SPECS = {
     "continuous": EnvSpec("continuous", "jax", Box((3,)), Box((2,), -1.0, 1.0)),
 }
 ONCE = PPOConfig(num_envs=4, num_steps=8, num_minibatches=1, update_epochs=1, hidden=(4,), anneal_lr=False)
-PULLED = replace(
+PULLED = with_settings(
     ONCE,
     update_epochs=8,
     ent_coef=0.0,
@@ -98,7 +99,7 @@ def differ(a, b):
 @pytest.mark.parametrize("kind", SPECS)
 def test_an_update_moves_the_policy_toward_its_neighbours(kind, direction, form):
     """Nothing else to learn: the KL to the neighbour falls, and the penalty it reports is positive."""
-    config = replace(PULLED, comm_direction=direction, comm_form=form)
+    config = with_settings(PULLED, comm_direction=direction, comm_form=form)
     setup, (update, (own, other, _)) = setup_for(config, kind), learner(config, kind)
     rollout = peers(setup, rollout_for(setup, own), [other], [1.0])
     after, metrics = update(KEY, own, rollout)
@@ -150,7 +151,9 @@ def by_hand(direction, form, own, others, weights):
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 def test_the_penalty_in_the_metrics_by_hand(direction, form):
     """The mean over valid samples alone, times the coefficient; two exchanges' penalties add up."""
-    config = replace(ONCE, comm_direction=direction, comm_form=form, comm_penalty_coeff=0.3, norm_obs=True)
+    config = with_settings(
+        ONCE, comm_direction=direction, comm_form=form, comm_penalty_coeff=0.3, norm_obs=True
+    )
     setup, (update, (own, *others)) = setup_for(config), learner(config)
     moments = {"obs": Running(jnp.float32(9), jnp.ones(3), 36 * jnp.ones(3))}
     seen = others[0].statistics._replace(obs=moments)  # it sees the world with its own eyes
@@ -223,7 +226,7 @@ def test_mirror_descent_pays_the_kl_of_the_new_policy_from_the_old():
 
 def test_mirror_descents_weight_grows_as_the_run_ends():
     """kl_coef / (what remains), and after ten of ten updates as in the last one: kl_coef * 10."""
-    config = replace(ONCE, objective="mdpo", kl_coef=0.4)
+    config = with_settings(ONCE, objective="mdpo", kl_coef=0.4)
     setup, (update, (own, *_)) = setup_for(config), learner(config)
     for number, weight in ((0, 0.4), (3, 0.4 / 0.7), (9, 4.0), (10, 4.0), (12, 4.0)):
         at = own._replace(private=own.private._replace(num_updates=jnp.int32(number)))
@@ -236,7 +239,7 @@ def test_mirror_descents_weight_grows_as_the_run_ends():
 def test_a_heavier_kl_holds_the_policy_near_the_one_that_acted(objective):
     moved = []
     for weight in (0.0, 1000.0):
-        config = replace(ONCE, objective=objective, kl_coef=weight, update_epochs=6, learning_rate=0.02)
+        config = with_settings(ONCE, objective=objective, kl_coef=weight, update_epochs=6, learning_rate=0.02)
         setup, (update, (own, *_)) = setup_for(config), learner(config)
         rollout = rollout_for(setup, own)
         after, _ = update(KEY, own, rollout._replace(reward=rollout.reward + rollout.obs[..., 0]))
@@ -275,7 +278,7 @@ def test_the_gradient_of_the_proximal_term():
 def test_pieces_of_a_gradient_pay_for_the_distance_once():
     results = []
     for pieces in (1, 4):
-        config = replace(PROX, grad_accumulation=pieces)
+        config = with_settings(PROX, grad_accumulation=pieces)
         setup, (update, (own, *_)) = setup_for(config), learner(config)
         state = away(own)
         after, metrics = update(KEY, state, rollout_for(setup, state))

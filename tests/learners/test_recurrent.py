@@ -21,6 +21,7 @@ from shoal.nets.recurrent import GRU, LSTM, recurrent_actor_critic
 from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
 from shoal.runs.session import open_session, run_session
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.episode import trajectory
 from shoal.training.evaluate import greedy, play_episodes
@@ -173,7 +174,7 @@ def test_an_episode_sees_nothing_of_the_one_before(kind):
 def played(kind, ending):
     """A learner after an update, its second rollout, and the state with which it began that."""
     recipe = from_jax(ENDING[ending])
-    config = PPOConfig(**SMALL, memory=kind, norm_obs=True, learning_rate=0.01)
+    config = with_settings(PPOConfig(), **SMALL, memory=kind, norm_obs=True, learning_rate=0.01)
     learner = ppo.ppo(config, recipe.spec, LearnerContext(num_updates=10))
     env = recipe.build(np.zeros((1, 4), np.uint32), False)
 
@@ -275,12 +276,12 @@ def test_minibatches_are_of_whole_sequences_in_their_order():
 
 def test_sequences_must_divide_evenly():
     settings = SMALL | {"num_minibatches": 7}
-    assert PPOConfig(**settings).num_minibatches == 7  # which divides 4 x 7 samples
+    assert with_settings(PPOConfig(), **settings).num_minibatches == 7  # which divides 4 x 7 samples
     with pytest.raises(ShoalError, match=r"= 7 does not divide the 4 environments$"):
-        PPOConfig(**settings, memory="gru")
+        with_settings(PPOConfig(), **settings, memory="gru")
     with pytest.raises(ShoalError, match="= 2 does not divide the 1 environments of each of 4 devices"):
         ppo.ppo(
-            PPOConfig(**SMALL, memory="gru"),
+            with_settings(PPOConfig(), **SMALL, memory="gru"),
             ENDING["terminated"].spec,
             LearnerContext(num_updates=1, shards=4),
         )
@@ -291,7 +292,9 @@ def test_pictures_and_named_parts_are_remembered_too(action):
     """Nothing is run: the shapes say that the parts fit."""
     boxes = {"eye": Box((36, 36, 1), 0, 255, "uint8"), "ear": Box((2,))}
     spec = EnvSpec("senses", "jax", boxes, action)
-    learner = ppo.ppo(PPOConfig(**SMALL, memory="gru", norm_obs=True), spec, LearnerContext(num_updates=10))
+    learner = ppo.ppo(
+        with_settings(PPOConfig(), **SMALL, memory="gru", norm_obs=True), spec, LearnerContext(num_updates=10)
+    )
 
     def learn(key):
         state, flags = learner.init(key), jnp.zeros((7, 4), bool)
@@ -310,7 +313,7 @@ def test_pictures_and_named_parts_are_remembered_too(action):
 def test_gradients_in_pieces_add_up():
     _, setup, _, _, rollout, state = played("lstm", "terminated")
     whole = setup._replace(config=replace(setup.config, num_minibatches=1))
-    pieces = whole._replace(config=replace(whole.config, grad_accumulation=2))
+    pieces = whole._replace(config=with_settings(whole.config, grad_accumulation=2))
     results = [jax.jit(partial(ppo.update, s))(KEY, state, rollout)[0].params for s in (whole, pieces)]
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), *results)
 
@@ -336,7 +339,7 @@ def rememberer(learner):
 @cache
 def by_hand(longest):
     recipe = from_jax(probes.recall(longest, shortest=longest - 1))
-    config = PPOConfig(**SMALL | {"memory_size": 1}, memory="lstm")
+    config = with_settings(PPOConfig(), **SMALL | {"memory_size": 1}, memory="lstm")
     return recipe, rememberer(ppo.ppo(config, recipe.spec, LearnerContext(num_updates=1)))
 
 
@@ -368,7 +371,8 @@ def test_evaluation_and_play_remember():
 
 # Whole runs
 
-PPO = PPOConfig(
+PPO = with_settings(
+    PPOConfig(),
     num_envs=4,
     num_steps=8,
     num_minibatches=2,
@@ -449,7 +453,8 @@ def test_a_coin_is_recalled_with_memory_and_not_without():
     """
 
     def learn(memory):
-        algo = PPOConfig(
+        algo = with_settings(
+            PPOConfig(),
             num_envs=32,
             num_steps=8,
             num_minibatches=2,

@@ -9,13 +9,14 @@ from shoal.learners import hyper_schedules
 from shoal.learners.hyper_schedules import Schedule
 from shoal.learners.ppo_config import Hypers, PPOConfig
 from shoal.runs.config import from_settings, to_settings
+from shoal.settings import with_settings
 
 FREE = {"anneal_lr": False, "learning_rate": 4e-4, "ent_coef": 0.04, "reward_floor": -1.0}  # rollouts of 512
 
 
 def value_of(name, config, updates, num_updates=100, **evolved):
     """A hyperparameter after so many updates, in a learner as configured but for what has evolved."""
-    numbers = {field: getattr(config, field) for field in Hypers._fields} | evolved
+    numbers = config.hypers | evolved
     hypers = Hypers(*(jnp.float32(x if isinstance(x, int | float) else jnp.inf) for x in numbers.values()))
     return float(getattr(hyper_schedules.at(config.plan, hypers, jnp.int32(updates), num_updates), name))
 
@@ -33,7 +34,7 @@ def value_of(name, config, updates, num_updates=100, **evolved):
     ],
 )
 def test_the_numbers_on_the_way(text, expected):
-    config = PPOConfig(**FREE, schedules=(text,))
+    config = with_settings(PPOConfig(), **FREE, schedules=(text,))
     name = text.partition("=")[0].strip()
     found = [value_of(name, config, updates) for updates in expected]
     np.testing.assert_allclose(found, list(expected.values()), rtol=1e-6, atol=1e-12)
@@ -52,7 +53,9 @@ def test_annealing_is_the_same_mechanism_to_the_bit():
 
 
 def test_what_a_population_made_of_it_goes_the_same_way():
-    config = PPOConfig(**FREE, gamma=0.9, schedules=("ent_coef=log(0.01)", "gamma=linear(0.99)"))
+    config = with_settings(
+        PPOConfig(), **FREE, gamma=0.9, schedules=("ent_coef=log(0.01)", "gamma=linear(0.99)")
+    )
     np.testing.assert_allclose(value_of("ent_coef", config, 50, ent_coef=0.4), 0.2, rtol=1e-6)
     np.testing.assert_allclose(value_of("gamma", config, 50), 0.945, rtol=1e-6)
     assert value_of("gamma", config, 100, gamma=0.95) == 1.0  # not 1.045
@@ -83,7 +86,7 @@ def test_what_a_population_made_of_it_goes_the_same_way():
 )
 def test_what_is_no_schedule(text, told):
     with pytest.raises(ShoalError, match=told):
-        PPOConfig(**FREE, bootstrap_clip="dynamic", schedules=(text,))
+        with_settings(PPOConfig(), **FREE, bootstrap_clip="dynamic", schedules=(text,))
 
 
 def test_two_schedules_of_one_hyperparameter():
@@ -101,5 +104,5 @@ def test_schedules_in_a_file_are_a_text_or_a_list(given):
 
 
 def test_schedules_that_are_something_else():
-    with pytest.raises(ShoalError, match="schedules must be a list of NAME=SHAPE"):
+    with pytest.raises(ShoalError, match="schedules must be a list of texts, not 3"):
         from_settings({"env": "CartPole-v1", "schedules": 3})

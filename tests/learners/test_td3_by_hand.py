@@ -12,6 +12,7 @@ from shoal.exchanges.neighbours import neighbours
 from shoal.learners import replay
 from shoal.learners.td3 import TD3Config, td3
 from shoal.ops import trees
+from shoal.settings import with_settings
 from shoal.types import Box, EnvSpec, PeerTargets, Rollout, Scores
 
 KEY = jax.random.key(3)
@@ -141,11 +142,11 @@ class ByHand:
 
     def improve_critics(self, batch, noise):
         config, size = self.config, len(batch.steps)
-        shake = np.clip(config.target_noise * noise, -config.target_noise_clip, config.target_noise_clip)
+        shake = np.clip(config.target.noise * noise, -config.target.clip, config.target.clip)
         shaken = np.tanh(forward(self.target_actor, batch.next_obs)[0]) + shake
         action = np.clip(shaken, -1, 1)
         first, second = (value(critic, batch.next_obs, action)[0] for critic in self.target_critics)
-        self.clipped["noise"] += np.sum(np.abs(shake) == config.target_noise_clip)
+        self.clipped["noise"] += np.sum(np.abs(shake) == config.target.clip)
         self.clipped["action"] += np.sum(shaken != action)
         self.clipped["min of the second"] += np.sum(second < first)
         target = np.zeros(size)
@@ -218,7 +219,7 @@ def random_rollout(seed, num_steps=8, num_envs=2):
 @cache
 def learner(**changes):
     """A learner and its update; one for each configuration."""
-    config = TD3Config(**BASE | changes)
+    config = with_settings(TD3Config(), **BASE | changes)
     made = td3(config, SPEC)
     return config, made, jax.jit(made.update)
 

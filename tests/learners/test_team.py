@@ -17,6 +17,7 @@ from shoal.learners.wrappers.match import both, match
 from shoal.learners.wrappers.team import team
 from shoal.learners.wrappers.team_config import TeamConfig
 from shoal.learners.wrappers.team_views import sight, sight_space
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import progress_reports
 from shoal.training.program import make_trainer
@@ -51,8 +52,8 @@ def trained(env, algo, updates=60, learners=2):
 
 
 def test_a_dilemma_ends_in_its_equilibrium():
-    algo = PPOConfig(
-        num_envs=8, num_steps=16, learning_rate=0.01, ent_coef=0.0, hidden=(8,), policies="agent"
+    algo = with_settings(
+        PPOConfig(), num_envs=8, num_steps=16, learning_rate=0.01, ent_coef=0.0, hidden=(8,), policies="agent"
     )
     found = trained(game(DILEMMA), algo).metrics
     for agent in (0, 1):  # four rounds at 1, give or take what is still tried out
@@ -90,7 +91,7 @@ def made_up(key, spec=None, **parts):
 
 def test_agents_of_one_policy_are_rows_of_one_learner():
     """A agents in E worlds learn what one agent learns in A E worlds."""
-    config = replace(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
+    config = with_settings(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
     learner, rollout = made(config, spec_of()), made_up(jax.random.key(1))
     state = learner.init(jax.random.key(0))
     after, metrics = jax.jit(learner.update)(jax.random.key(2), state, rollout)
@@ -139,7 +140,7 @@ def test_going_round_permutes_agents_and_nothing_else():
 
 def test_the_dead_change_nothing():
     """What a dead agent saw, did and was paid does not reach the update, to the last bit."""
-    config = replace(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
+    config = with_settings(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
     spec = replace(spec_of(), observation={"obs": Box((2,)), "alive": Box(())})
     alive = jnp.ones((T, E, A)).at[3:, 0, 1].set(0.0).at[5:, 2].set(0.0)
     rollout = made_up(jax.random.key(1), alive=alive)
@@ -193,8 +194,8 @@ def test_actors_see_nothing_of_the_others():
 def test_teams_are_paid_together_on_request():
     """The reward a learner sees is its team's sum: the update is that of a rollout with those rewards."""
     spec, rollout = spec_of(teams=(0, 1, 0)), made_up(jax.random.key(1))
-    shared = made(replace(SMALL, team_reward=True, policies="shared"), spec)
-    plain = made(replace(SMALL, policies="shared"), spec)
+    shared = made(with_settings(SMALL, team_reward=True, policies="shared"), spec)
+    plain = made(with_settings(SMALL, policies="shared"), spec)
     r = rollout.reward
     summed = jnp.stack([r[..., 0] + r[..., 2], r[..., 1], r[..., 0] + r[..., 2]], -1)
     state = plain.init(jax.random.key(0))
@@ -206,13 +207,13 @@ def test_teams_are_paid_together_on_request():
 def test_policies_learn_in_turn_or_never():
     same = lambda a, b: all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
     rollout, spec = made_up(jax.random.key(1)), spec_of(teams=(0, 0, 1))
-    frozen = made(replace(SMALL, freeze=(1,)), spec)
+    frozen = made(with_settings(SMALL, freeze=(1,)), spec)
     state = frozen.init(jax.random.key(0))
     after = jax.jit(frozen.update)(jax.random.key(2), state, rollout)[0]
     assert same(after.params["team1"], state.params["team1"])
     assert not same(after.params["team0"], state.params["team0"])
 
-    turns = made(replace(SMALL, freeze_every=2), spec)
+    turns = made(with_settings(SMALL, freeze_every=2), spec)
     update, learned = jax.jit(turns.update), []
     state = turns.init(jax.random.key(0))
     for number in range(5):
@@ -224,7 +225,9 @@ def test_policies_learn_in_turn_or_never():
 
 def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     """In worlds 2 and 3 of 4 a past self plays the first, then the second team."""
-    algo = PPOConfig(num_envs=4, num_steps=8, num_minibatches=1, hidden=(4,), past_selves=2, snapshot_every=3)
+    algo = with_settings(
+        PPOConfig(), num_envs=4, num_steps=8, num_minibatches=1, hidden=(4,), past_selves=2, snapshot_every=3
+    )
     env = game(PENNIES, teams=(0, 1))
     learner = team(
         lambda seen, num: ppo(replace(algo, num_envs=num), seen, LearnerContext(10)), algo, env.spec, 4
@@ -284,12 +287,12 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
 )
 def test_settings_that_do_not_fit_are_refused(settings, said):
     with pytest.raises(ShoalError, match=said):
-        made(replace(SMALL, **settings), spec_of())
+        made(with_settings(SMALL, **settings), spec_of())
 
 
 def test_in_a_match_each_learner_plays_its_side():
     spec = spec_of(teams=(0, 1, 0))
-    learner = made(replace(SMALL, policies="shared"), spec)
+    learner = made(with_settings(SMALL, policies="shared"), spec)
     states = [learner.init(jax.random.key(k)) for k in (0, 1)]
     game = match(learner, learner, spec)
     obs, episode_starts = jax.random.normal(jax.random.key(2), (E, A, 2)), jnp.ones(E, bool)

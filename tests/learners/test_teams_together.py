@@ -11,13 +11,15 @@ from shoal.envs.adapters.jax_env import from_jax
 from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.runs.metrics import read_metrics
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
-PPO = PPOConfig(
+PPO = with_settings(
+    PPOConfig(),
     num_envs=4,
     num_steps=8,
     num_minibatches=2,
@@ -27,7 +29,7 @@ PPO = PPOConfig(
     policies="agent",
 )
 GAME = TrainConfig("game", replace(PPO, norm_obs=True), steps=32 * 4, learners=2, seed=3)
-TAG = replace(PPO, policies="team", past_selves=2, snapshot_every=1, freeze_every=2)
+TAG = with_settings(PPO, policies="team", past_selves=2, snapshot_every=1, freeze_every=2)
 RING = ExchangeConfig("neighbours", topology="complete", local_updates=1)
 
 
@@ -83,7 +85,7 @@ def test_teams_that_meet_are_one():
 def test_every_policy_of_a_team_is_advised_by_its_own_in_other_teams():
     """An agent's policy is drawn to the same agent's elsewhere: held hard enough, the teams are alike."""
     apart, near = (
-        advanced(replace(GAME, algo=replace(GAME.algo, comm_penalty_coeff=weight), exchanges=(RING,)))
+        advanced(replace(GAME, algo=with_settings(GAME.algo, comm_penalty_coeff=weight), exchanges=(RING,)))
         for weight in (0.0, 100.0)
     )
     paid = [near[1].metrics[f"agent{i}/loss/neighbours"] for i in range(2)]

@@ -6,6 +6,7 @@ Of 64 learners with curiosity 95 % scored 1, of 64 without it 17 %.
 from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.ppo import PPOConfig
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train
 
@@ -14,7 +15,8 @@ LEARNERS = 12
 
 def scores(intrinsic_coef):
     """Of a cohort at the end, (L,). One program serves any weight of the bonus."""
-    algo = PPOConfig(
+    algo = with_settings(
+        PPOConfig(),
         num_envs=8,
         num_steps=32,
         num_minibatches=2,

@@ -9,6 +9,7 @@ from shoal.envs.adapters.jax_env import from_jax
 from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.ops import trees
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.evaluate import distances
 from shoal.training.loop import progress_reports, train
@@ -71,7 +72,7 @@ def closeness(seed):
     """
     partner = {str(i): {str(i ^ 1): 1.0} for i in range(16)}
     exchange = ExchangeConfig("neighbours", 1, comm_matrix={"comm_matrix": partner}, common_start=True)
-    algo = PPOConfig(comm_penalty_coeff=10.0)
+    algo = with_settings(PPOConfig(), comm_penalty_coeff=10.0)
     settings = {"steps": 30 * 512, "learners": 16, "seed": seed, "reports": 1}
     trainer = make_trainer(TrainConfig("jax:CartPole-v1", algo, exchanges=(exchange,), **settings))
     *_, report = progress_reports(trainer, trainer.init())

@@ -12,6 +12,7 @@ import numpy as np
 from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.ppo import PPOConfig
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train
 
@@ -29,7 +30,7 @@ SETTINGS = {
 
 def learn(probe, num_updates, **settings):
     """The scores of a cohort at the end, (L,), and the cohort."""
-    algo = PPOConfig(**SETTINGS | settings)
+    algo = with_settings(PPOConfig(), **SETTINGS | settings)
     config = TrainConfig(
         probe.spec.name, algo=algo, steps=num_updates * algo.rollout_size, learners=LEARNERS, reports=1
     )

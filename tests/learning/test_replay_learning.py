@@ -15,6 +15,7 @@ from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.sac import SACConfig
 from shoal.learners.td3 import TD3Config
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
@@ -85,7 +86,7 @@ def policy_errors(cohort, normed=False):
 def test_td3_finds_a_target_in_the_plane(change):
     """Random actions score -0.33 a step, standing still -0.17, the best 0; exploring costs 0.005."""
     num = change.get("n_step", 1)
-    scores, cohort = learn(target(num), TD3Config(**TD3 | change), 6_000 * num)
+    scores, cohort = learn(target(num), with_settings(TD3Config(), **TD3 | change), 6_000 * num)
     assert policy_errors(cohort, "norm_obs" in change).max() < 0.5
     assert scores.min() > -0.05 * num
 
@@ -105,7 +106,7 @@ def values(cohort, obs):
 
 @pytest.mark.parametrize("change", [{}, {"double": False, "norm_obs": True}])
 def test_dqn_chooses_by_what_it_sees(change):
-    scores, cohort = learn(probes.observation_choice(), DQNConfig(**DQN | change), 4_000)
+    scores, cohort = learn(probes.observation_choice(), with_settings(DQNConfig(), **DQN | change), 4_000)
     found = values(cohort, [[-1.0], [1.0]])
     np.testing.assert_allclose(found, np.broadcast_to([[1.0, 0.0], [0.0, 1.0]], found.shape), atol=0.3)
     assert scores.min() > 0.8  # of the last hundred, one in twenty random
@@ -113,7 +114,7 @@ def test_dqn_chooses_by_what_it_sees(change):
 
 def test_dqn_chooses_what_pays_later():
     """Q([coin, 0], the right action) = gamma, by two steps at once: the second observation tells nothing."""
-    scores, cohort = learn(probes.delayed_reward(), DQNConfig(**DQN, n_step=2), 5_000)
+    scores, cohort = learn(probes.delayed_reward(), with_settings(DQNConfig(), **DQN, n_step=2), 5_000)
     found = values(cohort, [[-1.0, 0.0], [1.0, 0.0]])
     np.testing.assert_allclose(found, np.broadcast_to([[0.99, 0.0], [0.0, 0.99]], found.shape), atol=0.3)
     assert scores.min() > 0.8
@@ -135,14 +136,14 @@ VALUES = DQN | {"gamma": 0.8, "target_every": 16, "gradient_steps": 4}
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_dqn_knows_what_a_cut_is_worth(n_step):
     """Cut off after two steps, V = 5 all the same; taken for an end, it would be less than 2."""
-    _, cohort = learn(unchanging(2), DQNConfig(**VALUES, n_step=n_step), 6_000)
+    _, cohort = learn(unchanging(2), with_settings(DQNConfig(), **VALUES, n_step=n_step), 6_000)
     np.testing.assert_allclose(values(cohort, [[1.0]]), 5.0, atol=0.8)
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_dqn_knows_what_an_end_is_worth(n_step):
     """Ended after five steps: the sum of what is left, whatever is done."""
-    _, cohort = learn(probes.ending_counter(5), DQNConfig(**VALUES, n_step=n_step), 8_000)
+    _, cohort = learn(probes.ending_counter(5), with_settings(DQNConfig(), **VALUES, n_step=n_step), 8_000)
     expected = (1 - 0.8 ** (5 - np.arange(5.0))) / 0.2
     found = values(cohort, np.arange(5.0)[:, None])  # (L, 5, 2)
     np.testing.assert_allclose(found, np.broadcast_to(expected[:, None], found.shape), atol=0.7)

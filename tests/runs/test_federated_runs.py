@@ -26,6 +26,7 @@ from shoal.runs.evaluation import evaluation_worlds, own_world
 from shoal.runs.learners import choose_learners, load_learners
 from shoal.runs.metrics import read_metrics
 from shoal.runs.session import open_session
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.parts import make_exchange_for, worlds_of
 from shoal.types import Box, Discrete, EnvSpec
@@ -50,8 +51,13 @@ CONFIGS = {
     "several": replace(PLAIN, exchanges=(HEED, MEET), env_params=list(WORLDS.values())),
     "every setting": replace(
         PLAIN,
-        algo=PPOConfig(
-            **SMALL, prox_coef=0.1, comm_form="mixture", comm_direction="reverse", objective="mdpo"
+        algo=with_settings(
+            PPOConfig(),
+            **SMALL,
+            prox_coef=0.1,
+            comm_form="mixture",
+            comm_direction="reverse",
+            objective="mdpo",
         ),
         exchanges=(
             replace(MEET, server="adam", server_lr=0.1, weights="returns", compress="top-k", keep=0.5),

@@ -19,12 +19,12 @@ ENVS = {
 
 
 def test_a_named_preset_says_all_that_others_say_and_what_it_is_for():
-    others = FILE["ppo"]["*Easy-v0"].keys() | {"for", "algo", "grad_accumulation"}
+    others = FILE["ppo"]["*Easy-v0"].keys() | {"for", "algo", "network.grad_accumulation"}
     assert FILE["named"].keys() == ENVS.keys() | {"curiosity"}
     assert all(FILE["named"][name].keys() == others for name in ENVS)
-    curious = {"curiosity", "extrinsic_coef", "icm_size"}
-    assert FILE["named"]["curiosity"].keys() == others - {"grad_accumulation"} | curious
-    assert preset("MountainCar-v0", param_name="curiosity").algo.curiosity
+    curious = {"curiosity.enabled", "curiosity.extrinsic_coef", "curiosity.size"}
+    assert FILE["named"]["curiosity"].keys() == others - {"network.grad_accumulation"} | curious
+    assert preset("MountainCar-v0", param_name="curiosity").algo.curiosity.enabled
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,14 @@ def test_the_published_numbers(name, num_envs, num_levels, mode, steps):
     assert (algo.num_envs, algo.num_steps, algo.update_epochs, algo.num_minibatches) == (num_envs, 256, 3, 8)
     assert (algo.gamma, algo.gae_lambda, algo.learning_rate, algo.anneal_lr) == (0.999, 0.95, 5e-4, True)
     assert (algo.clip_coef, algo.vf_coef, algo.ent_coef, algo.max_grad_norm) == (0.2, 0.5, 0.01, 0.5)
-    assert (algo.norm_adv, algo.clip_vloss, algo.norm_reward, algo.norm_obs) == ("batch", True, True, False)
-    assert (algo.network, algo.init, algo.hidden, algo.activation) == ("impala", "xavier", (256,), "relu")
-    assert num_envs * 256 / algo.num_minibatches / algo.grad_accumulation == 2048
+    assert (algo.norm_adv, algo.value.clip, algo.norm_reward, algo.norm_obs) == ("batch", True, True, False)
+    assert (algo.network.images, algo.network.init, algo.hidden, algo.activation) == (
+        "impala",
+        "xavier",
+        (256,),
+        "relu",
+    )
+    assert num_envs * 256 / algo.num_minibatches / algo.network.grad_accumulation == 2048
 
 
 def test_what_is_given_beats_the_named_preset():
@@ -55,14 +60,14 @@ def test_what_is_given_beats_the_named_preset():
 
 
 def test_the_command_takes_the_name_and_the_flags_of_the_levels():
-    flags = ["--param-name", "easy-200", "--start-level", "7", "--num-levels", "3", "--num-envs", "32"]
+    flags = ["--param-name", "easy-200", "--env-options", "start_level=7", "num_levels=3", "--num-envs", "32"]
     config, _ = parse_train(["BigfishEasy-v0", *flags])
     assert config.env_options == {"num_levels": 3, "start_level": 7, "distribution_mode": 0}
     assert (config.algo.num_envs, config.algo.norm_adv) == (32, "batch")
 
 
 def test_without_a_name_the_same_flags_are_there():
-    config, _ = parse_train(["BigfishEasy-v0", "--start-level=7", "--distribution-mode", "1"])
+    config, _ = parse_train(["BigfishEasy-v0", "--env-options", "start_level=7", "distribution_mode=1"])
     assert config.env_options == {"num_levels": 200, "start_level": 7, "distribution_mode": 1}
     assert (config.algo.num_envs, config.algo.norm_adv) == (64, "minibatch")
 

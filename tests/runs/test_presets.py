@@ -1,12 +1,12 @@
 """Every preset is complete, of the right types, and divides its batch evenly."""
 
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 import yaml
 
 import shoal.runs
+from shoal.runs.presets import find, preset
 
 PRESETS = yaml.safe_load((Path(shoal.runs.__path__[0]) / "presets.yaml").read_text(encoding="utf-8"))["ppo"]
 
@@ -16,22 +16,22 @@ POSITIVE_INTEGERS = {
     "num_steps",
     "num_minibatches",
     "update_epochs",
-    "memory_size",
+    "memory.size",
     "frame_stack",
 }
 FRACTIONS = {"gamma", "gae_lambda"}
-NOT_NEGATIVE = {"learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm", "clip_obs"}
-SWITCHES = {"anneal_lr", "anneal_clip", "anneal_ent", "clip_vloss", "norm_obs", "norm_reward"}
-OPTIONAL_NUMBERS = {"target_kl", "clip_reward"}
+NOT_NEGATIVE = {"learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm", "inputs.clip_obs"}
+SWITCHES = {"anneal_lr", "anneal_clip", "anneal_ent", "value.clip", "norm_obs", "norm_reward"}
+OPTIONAL_NUMBERS = {"kl.limit", "inputs.clip_reward"}
 CHOICES = {
     "activation": {"tanh", "relu", "leaky_relu", "elu"},
     "norm_adv": {"minibatch", "batch", "none"},
-    "network": {"mlp", "nature", "impala"},
-    "init": {"orthogonal", "xavier"},
+    "network.images": {"mlp", "nature", "impala"},
+    "network.init": {"orthogonal", "xavier"},
     "objective": {"clip", "kl", "none"},
-    "memory": {"none", "lstm", "gru"},
+    "memory.kind": {"none", "lstm", "gru"},
 }
-OTHERS = {"hidden", "init_log_std", "env_options", "source"}
+OTHERS = {"hidden", "network.init_log_std", "env_options", "source"}
 KNOWN = POSITIVE_INTEGERS | FRACTIONS | NOT_NEGATIVE | SWITCHES | OPTIONAL_NUMBERS | CHOICES.keys() | OTHERS
 
 every_preset = pytest.mark.parametrize(
@@ -39,16 +39,9 @@ every_preset = pytest.mark.parametrize(
 )
 
 
-def find(environment: str) -> str | None:
-    """The rule at the top of presets.yaml: the exact name, else the first pattern in the file."""
-    if environment in PRESETS:
-        return environment
-    return next((pattern for pattern in PRESETS if fnmatchcase(environment, pattern)), None)
-
-
 @every_preset
 def test_every_setting_is_there_and_no_other(preset):
-    assert preset.keys() - {"policies"} == KNOWN  # which is for teams
+    assert preset.keys() - {"team.policies"} == KNOWN  # which is for teams
 
 
 @every_preset
@@ -56,7 +49,7 @@ def test_types_and_ranges(preset):
     for name in POSITIVE_INTEGERS:
         assert type(preset[name]) is int, name
         assert preset[name] > 0, name
-    for name in NOT_NEGATIVE | FRACTIONS | {"init_log_std"}:
+    for name in NOT_NEGATIVE | FRACTIONS | {"network.init_log_std"}:
         assert type(preset[name]) is float, name  # YAML reads 1e-3, without a dot, as text
     assert all(0 < preset[name] <= 1 for name in FRACTIONS)
     assert all(preset[name] >= 0 for name in NOT_NEGATIVE)
@@ -69,7 +62,7 @@ def test_types_and_ranges(preset):
 
 @every_preset
 def test_the_batch_divides_into_minibatches(preset):
-    pieces = preset["num_steps"] if preset["memory"] == "none" else 1
+    pieces = preset["num_steps"] if preset["memory.kind"] == "none" else 1
     assert preset["num_envs"] * pieces % preset["num_minibatches"] == 0
 
 
@@ -89,7 +82,7 @@ def test_the_source_is_named(preset):
     ],
 )
 def test_minibatches_have_the_size_they_have_in_the_zoo(environment, batch):
-    preset = PRESETS[find(environment)]
+    preset = PRESETS[find(environment, PRESETS)]
     assert preset["source"] == "rl-baselines3-zoo"
     assert preset["num_envs"] * preset["num_steps"] // preset["num_minibatches"] == batch
 
@@ -101,7 +94,9 @@ def test_minibatches_have_the_size_they_have_in_the_zoo(environment, batch):
         ("Pusher-v5", "Pusher-v[2-5]"),
         ("Humanoid-v5", "Humanoid-v[2-5]"),
         ("HumanoidStandup-v5", "HumanoidStandup-v[2-5]"),
-        ("Pong-v5", "Pong-v5"),
+        ("Pong-v5", "envpool:*-v5"),
+        ("envpool:Pong-v5", "envpool:*-v5"),
+        ("gym:Pong-v5", None),
         ("Mine-v5", None),
         ("ALE/Pong-v5", "ALE/*-v5"),
         ("ALE/Pong-ram-v5", "ALE/*-ram-v5"),
@@ -113,7 +108,7 @@ def test_minibatches_have_the_size_they_have_in_the_zoo(environment, batch):
     ],
 )
 def test_which_preset_an_environment_gets(environment, entry):
-    assert find(environment) == entry
+    assert find(environment, PRESETS) == entry
 
 
 @pytest.mark.parametrize(
@@ -141,7 +136,7 @@ def test_which_preset_an_environment_gets(environment, entry):
     ],
 )
 def test_every_environment_of_the_goals_has_a_preset(environment):
-    assert find(environment) is not None
+    assert find(environment, PRESETS) is not None
 
 
 def test_every_atari_game_of_envpool_has_the_same_preset_and_nothing_else_has_it():
@@ -149,9 +144,15 @@ def test_every_atari_game_of_envpool_has_the_same_preset_and_nothing_else_has_it
     specs = envpool.registration.registry.specs
     games = {name for name in envpool.list_all_envs() if specs[name][0] == "envpool.atari"}
     assert len(games) > 100
-    assert {name for name in PRESETS if PRESETS[name] == PRESETS["Breakout-v5"]} == games
+    assert {name for name in envpool.list_all_envs() if find(name, PRESETS) == "envpool:*-v5"} == games
+
+
+@pytest.mark.parametrize("environment", ["Ant-v5", "Humanoid-v5", "Walker2d-v5", "Reacher-v5", "Mine-v5"])
+def test_other_environments_of_version_5_do_not_get_ataris(environment):
+    config = preset(environment)
+    assert (config.env_options, config.algo.inputs.clip_reward != 1.0) == ({}, True)
 
 
 def test_the_options_for_atari_are_ones_envpool_knows():
     envpool = pytest.importorskip("envpool")
-    assert PRESETS["Pong-v5"]["env_options"].keys() <= set(envpool.make_spec("Pong-v5").config._fields)
+    assert PRESETS["envpool:*-v5"]["env_options"].keys() <= set(envpool.make_spec("Pong-v5").config._fields)

@@ -18,6 +18,7 @@ from shoal.learners.dqn import DQNConfig
 from shoal.learners.td3 import TD3Config
 from shoal.ops import trees
 from shoal.runs.learners import choose_learners, load_learners
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.evaluate import play_episodes
 from shoal.training.loop import train
@@ -38,14 +39,14 @@ SMALL = {
 }
 TD3 = TrainConfig(
     "jax:Pendulum-v1",
-    algo=TD3Config(**SMALL, exploration="ou", gradient_steps=3),
+    algo=with_settings(TD3Config(), **SMALL, exploration="ou", gradient_steps=3),
     steps=8 * 16,
     learners=2,
     reports=4,
 )
 DQN = TrainConfig(
     "jax:CartPole-v1",
-    algo=DQNConfig(**SMALL, gradient_steps=2, target_every=16, exploration_fraction=0.5),
+    algo=with_settings(DQNConfig(), **SMALL, gradient_steps=2, target_every=16, exploration_fraction=0.5),
     steps=8 * 16,
     learners=2,
     reports=4,
