@@ -9,6 +9,7 @@ import tyro
 
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
+from shoal.exchanges.registry import EXCHANGES
 from shoal.learners.registry import ALGORITHMS
 from shoal.settings import SHORT_NAMES, helps, types
 from shoal.training.config import TrainConfig
@@ -81,7 +82,8 @@ def all_flags(algo: str) -> dict[str, Flag]:
     classes = (TrainConfig, ALGORITHMS[algo].config, ExchangeConfig, Start, Output)
     found = {name: flag for cls in classes for name, flag in flags_of(cls).items()}
     choices = Literal[tuple(ALGORITHMS)]  # type: ignore[valid-type]
-    return found | {"algo": Flag(choices, f"The algorithm: {', '.join(ALGORITHMS)}.")}
+    exchanges = f"How learners learn together: {', '.join(EXCHANGES)}. {found['exchange'].help}"
+    return found | {"algo": Flag(choices, "The algorithm."), "exchange": Flag(str, exchanges)}
 
 
 def read_start(arguments: list[str]) -> tuple[str | None, Start]:

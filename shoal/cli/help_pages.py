@@ -1,6 +1,7 @@
 """The pages of `shoal train ENV --help`: one screen, then a page for each group of settings."""
 
 import difflib
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -129,10 +130,12 @@ def _choices(flag: Flag) -> str:
 
 
 def _brief(text: str) -> str:
-    """The first sentence, without what follows a semicolon."""
-    for end in (". ", "; "):
-        text = text.partition(end)[0]
-    return text.rstrip(".")
+    """The first sentence, without what follows a semicolon.
+
+    >>> _brief("Noise (Li et al. 2020); none unless given. More.")
+    'Noise (Li et al. 2020)'
+    """
+    return re.split(r"\. (?=[A-Z])|; ", text)[0].rstrip(".")
 
 
 def _table(rows: Iterable[Sequence[str]]) -> list[str]:

@@ -75,7 +75,7 @@ class PPOConfig:
     ent_coef: float = 0.01
     """Weight of the entropy bonus."""
     norm_obs: bool = False
-    """Standardise observations by running statistics (pictures are left alone)."""
+    """Standardise observations, but no pictures, by running statistics."""
     norm_reward: bool = False
     """Divide rewards by the running spread of discounted returns."""
     hidden: tuple[int, ...] = (64, 64)

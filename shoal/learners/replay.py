@@ -66,7 +66,7 @@ class ReplayConfig:
     tau: float = 0.005
     """How far target networks move at a time."""
     norm_obs: bool = False
-    """Standardise observations by running statistics (pictures are left alone)."""
+    """Standardise observations, but no pictures, by running statistics."""
     clip_obs: float = 10.0
     """Bound on standardised observations."""
     prox_coef: float = 0.0

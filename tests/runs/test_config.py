@@ -4,9 +4,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
-from shoal.exchanges.make import ExchangeConfig
 
 from shoal import PPOConfig, ShoalError, preset
+from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.ppo_groups import MemoryConfig
 from shoal.learners.registry import ALGORITHMS
 from shoal.runs.config import from_settings, read_settings, to_settings, write_config
@@ -118,7 +118,7 @@ def test_numbers_as_yaml_and_people_write_them():
         ({"memory": "lsdm"}, "memory.kind must be one of none, lstm, gru, not 'lsdm'"),
         ({"memory": {"size": 0}}, "memory.size must be at least 1, not 0"),
         ({"bootstrap_clip": "wild"}, "value.bootstrap_clip must be a number, dynamic or none, not 'wild'"),
-        ({"exchange": "averag"}, "exchange must be one of none, "),
+        ({"exchange": "averag"}, "unknown exchange 'averag'; choose from none, "),
     ],
 )
 def test_mistakes_are_named_in_a_line(settings, message):
