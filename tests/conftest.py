@@ -2,7 +2,9 @@
 
 import gc
 import os
+import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -81,3 +83,31 @@ def compilations():
             jax.monitoring.unregister_event_duration_listener(listen)
 
     return counted
+
+
+@pytest.fixture(autouse=True, scope="session")
+def programs_are_kept():
+    """A run that is opened again, here or in another test, has the programs it was first compiled to.
+
+    Only where a run is named by its settings alone: environments of ours, and no parts of one's own. Tests that
+    call `make_trainer` themselves are not concerned.
+    """
+    from shoal.envs.classic import BUILTIN
+    from shoal.training import program
+
+    original, kept = program.make_trainer, {}
+
+    def make_trainer(config, *, recipe=None, mesh=None, start=0, **parts):
+        if parts or config.env.removeprefix("jax:") not in BUILTIN:
+            return original(config, recipe=recipe, mesh=mesh, start=start, **parts)
+        key = (repr(replace(config, reports=1)), repr(mesh), os.environ["XLA_FLAGS"])
+        if key not in kept:
+            kept[key] = original(config, recipe=recipe, mesh=mesh)
+        made = kept[key]
+        return made._replace(parts=made.parts._replace(config=config))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("shoal.") and getattr(module, "make_trainer", None) is original:
+                patch.setattr(module, "make_trainer", make_trainer)
+        yield

@@ -83,7 +83,8 @@ def _moments(
     params = jax.tree.map(lambda x: jnp.full((1, 1), x, jnp.float32), world)
     reset_keys = jax.random.split(key_reset, (1, 1))
     envs = jax.jit(lambda keys, params: reset_envs(env, keys, params))(reset_keys, params)
-    cohort = jax.vmap(lambda state: learner.for_evaluation(state, 1))(trees.take(cohort, np.array([0])))
+    cohort = jax.tree.map(jnp.asarray, trees.take(cohort, np.array([0])))  # a loaded one is NumPy's
+    cohort = jax.vmap(lambda state: learner.for_evaluation(state, 1))(cohort)
     yield _Moment(envs.state, trees.take(envs.step.obs, 0), None, 0.0)
 
     @jax.jit

@@ -66,6 +66,7 @@ def advanced(mesh, updates, run="alone"):
     return trainer.advance(trainer.init(), np.int32(updates))
 
 
+@pytest.mark.slow
 def test_programs_compiled_as_users_have_them_say_the_same(monkeypatch):
     """These tests name a level in XLA_FLAGS, which is heeded; users name none."""
     assert compiler_options(make_mesh(1)) == {}
@@ -101,6 +102,7 @@ def test_both_devices_hold_the_same_learner_and_other_environments():
 
 
 @pytest.mark.parametrize(("objective", "norm_adv"), [("clip", "batch"), ("kl", "none")])
+@pytest.mark.slow
 def test_every_reduction_is_over_all_devices(objective, norm_adv):
     algo = PPOConfig(num_envs=4, num_steps=8, hidden=(8,), objective=objective, norm_adv=norm_adv)
     config = TrainConfig("Pendulum-v1", algo=algo, steps=32, seed=1)
@@ -214,7 +216,12 @@ def test_a_mesh_is_chosen_from_the_devices_there_are(learners, envs, platform, c
 
 
 @pytest.mark.parametrize(
-    ("run", "before", "after"), [("alone", "1x2", "2x1"), ("alone", "1x1", "1x2"), ("star", "2x1", "1x1")]
+    ("run", "before", "after"),
+    [
+        ("alone", "1x2", "2x1"),
+        pytest.param("alone", "1x1", "1x2", marks=pytest.mark.slow),
+        pytest.param("star", "2x1", "1x1", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_goes_on_on_other_devices(go_on, tmp_path, run, before, after):
     assert go_on(RUNS[run], tmp_path, until=64 * 3, mesh=before)[0] is None
@@ -238,6 +245,7 @@ def test_a_profile_times_the_parts_and_changes_nothing():
     assert reports[0].metrics["seconds/logging"][0] == 0 < reports[-1].metrics["seconds/logging"][0]
 
 
+@pytest.mark.slow
 def test_a_profile_of_a_replay_learner():
     algo = TD3Config(num_envs=2, batch_size=8, buffer_size=64, hidden=(8,), learning_starts=4)
     config = TrainConfig("Pendulum-v1", algo=algo, steps=40, seed=1, reports=2)

@@ -18,6 +18,8 @@ from shoal.distributed.launch import launch
 from shoal.training.program import make_trainer
 from tests.distributed.one_of_several import CONFIG
 
+pytestmark = pytest.mark.slow
+
 TOGETHER = Path(__file__).with_name("one_of_several.py")
 SMALL = [
     "--num-envs",

@@ -73,7 +73,8 @@ MOMENTS = {"norm_obs": True, "norm_reward": True, "norm_value": True}
 
 
 @pytest.mark.parametrize(
-    ("num_learners", "change"), [(2, {}), (4, {}), (2, MOMENTS | {"objective": "kl", "update_epochs": 2})]
+    ("num_learners", "change"),
+    [(2, MOMENTS | {"objective": "kl", "update_epochs": 2}), pytest.param(4, {}, marks=pytest.mark.slow)],
 )
 def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(num_learners, change):
     """Over three updates, Adam, the bound on the gradient's norm and all running moments included."""
@@ -116,7 +117,9 @@ GRADIENTS = TrainConfig(
 )
 
 
-@pytest.mark.parametrize("change", [{}, {"target_kl": 0.003, "update_epochs": 4}, MOMENTS])
+@pytest.mark.parametrize(
+    "change", [MOMENTS, pytest.param({"target_kl": 0.003, "update_epochs": 4}, marks=pytest.mark.slow)]
+)
 def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(change):
     """Four on two devices, each in its own episodes, with its own shuffles."""
     config = replace(GRADIENTS, algo=with_settings(GRADIENTS.algo, **change))
@@ -198,6 +201,11 @@ FEDERATIONS = {
 }
 
 
+every_federation = pytest.mark.parametrize(
+    "name", ["average and neighbours", pytest.param("pairs", marks=pytest.mark.slow)]
+)
+
+
 def federation(name):
     normed = with_settings(PPOConfig(), **SMALL, learning_rate=0.01, norm_obs=True, norm_reward=True)
     return TrainConfig(
@@ -226,7 +234,7 @@ def advanced(name, devices):
     return trainer(name, devices).advance(begun(name, devices), jnp.int32(8))
 
 
-@pytest.mark.parametrize("name", FEDERATIONS)
+@every_federation
 def test_meeting_compiles_nothing_and_many_iterations_are_as_many_one_by_one(name, compilations):
     """Between meetings, at them, and over several of them at once: one program, the same bits."""
     run, state = trainer(name, 2), begun(name, 2)
@@ -240,7 +248,7 @@ def test_meeting_compiles_nothing_and_many_iterations_are_as_many_one_by_one(nam
     assert bits(progress.metrics) == bits(whole_pulse.metrics)
 
 
-@pytest.mark.parametrize("name", FEDERATIONS)
+@every_federation
 def test_a_federation_on_two_devices_is_the_one_on_one(name):
     """Its memory but for the neighbours' policies, which are laid out by device."""
     (two, progress), (one, one_pulse) = advanced(name, 2), advanced(name, 1)
@@ -259,6 +267,10 @@ def test_the_federation_meets_as_often_as_it_says():
     """8 updates: every third of 2 in 4 learners, so 4 meetings of one; the neighbours' 4 times."""
     _, progress = advanced("average and neighbours", 2)
     assert np.sum(progress.metrics["exchange/rounds"]) == 4
+
+
+@pytest.mark.slow
+def test_pairs_meet_as_often_as_they_say():
     _, progress = advanced("pairs", 2)
     assert progress.metrics["exchange/rounds"].tolist() == [4] * 4
 

@@ -21,6 +21,7 @@ from shoal.ops.trees import ByDevice
 TWO = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data")))
 
 
+@pytest.mark.slow
 def test_four_devices():
     """Plans, draws, exchanges and their memory are the same to the bit on 1, 2 and 4 devices."""
     script = Path(__file__).with_name("on_four_devices.py")

@@ -404,6 +404,7 @@ def test_a_member_is_its_solo_run():
     assert cohort.envs.episodes.finished.min() > 0
 
 
+@pytest.mark.slow
 def test_two_devices_are_one():
     """They share the environments, and with them what is remembered of each."""
     one, two = advanced(1, "1x1"), advanced(1, "1x2")
@@ -412,6 +413,7 @@ def test_two_devices_are_one():
     assert [x.data.shape for x in two.cohort.private.start[0][0].addressable_shards] == [(1, 2, 8)] * 2
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_stopped(tmp_path):
     """To the bit, with what is remembered of the episodes under way."""
     config = replace(CONFIG, learners=1, first_member=1)
@@ -432,6 +434,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_memories_never_leave_a_learner_and_parts_have_their_names():
     exchange = ExchangeConfig("average", parts=("actor",), local_updates=1)
     trainer = make_trainer(replace(CONFIG, exchanges=(exchange,)), mesh="2x1")
@@ -446,6 +449,7 @@ def test_neighbours_policies_are_refused():
         make_trainer(replace(CONFIG, exchanges=(ExchangeConfig("neighbours"),)), mesh="1x1")
 
 
+@pytest.mark.slow
 def test_a_coin_is_recalled_with_memory_and_not_without():
     """Rollouts of 8 steps, episodes of 2 to 12.
 

@@ -70,6 +70,7 @@ def cliffs(num: int):
     return jnp.concatenate([theta, 1 - theta])
 
 
+@pytest.mark.slow
 def test_random_worlds():
     """Table 1: 10 (V - 0.5 / (1 - gamma)) at the centre. Standard errors are 0.05 to 0.06 there and here."""
 
@@ -92,6 +93,7 @@ def test_the_best_on_the_windy_cliff():
         assert round(float(value(first(worlds), CLIFF, greedy(tables[0]))[0]), 2) == 133.97
 
 
+@pytest.mark.slow
 def test_the_windy_cliff_among_other_winds():
     """133.65 at the centre, where the others' winds are 0.1 + 0.8 u (their draws are not seeded)."""
 
@@ -120,6 +122,7 @@ def train_on_cliffs(exchange: Exchange, slowness: float, *num_updates: int):
     return np.mean([scores(num, keys(4000), cliffs(4000)) for num in num_updates], -1).T
 
 
+@pytest.mark.slow
 def test_the_speed_on_the_windy_cliff():
     """After 8, 16 and 32 iterations with a meeting after each, all learners holding the same table."""
     averaged, own = train_on_cliffs(average(), jnp.inf, 8, 16, 32)
@@ -128,11 +131,13 @@ def test_the_speed_on_the_windy_cliff():
 
 
 @pytest.mark.parametrize("local_updates", [4, 16])
+@pytest.mark.slow
 def test_the_answer_on_the_windy_cliff_is_the_same_for_every_number_of_local_updates(local_updates):
     averaged, _ = train_on_cliffs(every(local_updates, average()), 10, 192)
     np.testing.assert_allclose(averaged, 129.55, atol=0.5)
 
 
+@pytest.mark.slow
 def test_isolated_learners_on_the_windy_cliff():
     """129.12 when tables are averaged once, at the end; a policy of one's own is bad in the others' winds."""
     averaged, own = train_on_cliffs(none(), jnp.inf, 200)
@@ -150,6 +155,7 @@ def test_the_limit_is_the_optimum_of_the_averaged_world():
     np.testing.assert_allclose(value(mean(worlds), RANDOM, greedy(best)), best.max(-1), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_limit_is_the_same_for_every_number_of_local_updates():
     """|Q - Q*| = O(E / n): larger for larger E, and four times smaller after four times the updates."""
 
@@ -168,6 +174,7 @@ def test_the_limit_is_the_same_for_every_number_of_local_updates():
     assert seldom[1] < 0.02
 
 
+@pytest.mark.slow
 def test_isolated_learners_fall_behind_as_worlds_differ():
     """What a policy of one's own is worth, over all worlds: as much as a shared one at kappa 0, then less."""
 

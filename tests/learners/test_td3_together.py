@@ -71,7 +71,10 @@ def gap(a, b):
     return max(jax.tree.leaves(jax.tree.map(lambda x, y: float(np.abs(x - y).max()), a, b)))
 
 
-@pytest.mark.parametrize(("optimiser", "gradient_steps"), [("adam", 4), ("adam", 1), ("sgd", 2)])
+@pytest.mark.parametrize(
+    ("optimiser", "gradient_steps"),
+    [("adam", 1), ("sgd", 2), pytest.param("adam", 4, marks=pytest.mark.slow)],
+)
 def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(optimiser, gradient_steps):
     """Over six updates, in both ways to keep the delay; Adam alone would not tell a sum from a mean."""
     config = TD3Config(**SETTINGS, gradient_steps=gradient_steps, optimiser=optimiser)
@@ -117,7 +120,7 @@ def meeting(num_updates, learning_rate):
         found.append((trees.take(cohort.params, 1), alone.params))
         same = lambda part: gap(trees.take(part, 0), trees.take(part, 2))
         assert same(cohort.params.critic) == 0
-        assert (same(cohort.params.actor) == 0) or seed % 2 == 0
+        assert (same(cohort.params.actor) == 0) == (seed % 2 == 1)
     return found
 
 
@@ -131,6 +134,7 @@ def test_critics_who_meet_after_every_step_are_one_critic_of_all_samples():
     assert gap(one.actor, two.actor) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_gap_to_centralised_td3_is_of_the_order_of_the_critics_step():
     """It comes from that one step alone: a tenth of the step leaves about a tenth of the gap."""
     large, small = (

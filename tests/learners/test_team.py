@@ -51,6 +51,7 @@ def trained(env, algo, updates=60, learners=2):
     return last
 
 
+@pytest.mark.slow
 def test_a_dilemma_ends_in_its_equilibrium():
     algo = with_settings(
         PPOConfig(), num_envs=8, num_steps=16, learning_rate=0.01, ent_coef=0.0, hidden=(8,), policies="agent"

@@ -6,6 +6,7 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.exchanges.config import ExchangeConfig
@@ -15,6 +16,8 @@ from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
+
+pytestmark = pytest.mark.slow
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 

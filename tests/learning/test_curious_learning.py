@@ -3,12 +3,16 @@
 Of 64 learners with curiosity 95 % scored 1, of 64 without it 17 %.
 """
 
+import pytest
+
 from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.ppo import PPOConfig
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train
+
+pytestmark = pytest.mark.slow
 
 LEARNERS = 12
 

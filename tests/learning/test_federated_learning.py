@@ -15,6 +15,8 @@ from shoal.training.evaluate import distances
 from shoal.training.loop import progress_reports, train
 from shoal.training.program import make_trainer
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"num_envs": 8, "num_steps": 16, "num_minibatches": 2, "hidden": (16,), "learning_rate": 0.01}
 
 

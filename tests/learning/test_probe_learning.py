@@ -8,6 +8,7 @@ where 195 is asked, and their worst learner 149 where 60 is.
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
@@ -15,6 +16,8 @@ from shoal.learners.ppo import PPOConfig
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train
+
+pytestmark = pytest.mark.slow
 
 LEARNERS = 20
 SETTINGS = {

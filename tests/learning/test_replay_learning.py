@@ -20,6 +20,8 @@ from shoal.training.config import TrainConfig
 from shoal.training.loop import train
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
+pytestmark = pytest.mark.slow
+
 LEARNERS = 6
 LOW, HIGH = np.array([-1.0, 0.0]), np.array([3.0, 10.0])
 TD3 = {

@@ -112,11 +112,13 @@ def assert_drawn(paths: list[Path], *names: str) -> None:
 
 
 @pytest.mark.parametrize(("env", "algo"), [("Pendulum-v1", "td3"), ("CartPole-v1", "dqn")])
+@pytest.mark.slow
 def test_figures_of_every_kind_of_learner(tmp_path, env, algo):
     run = untrained(tmp_path / "run", env, algo=algo)
     assert_drawn(portrait(run, tmp_path / "out"), "trajectory.png", "state_space.png")
 
 
+@pytest.mark.slow
 def test_of_a_learner_with_memory_there_is_the_episode_alone(tmp_path):
     run = untrained(tmp_path / "run", "CartPole-v1", memory="lstm", memory_size=4)
     assert_drawn(portrait(run, tmp_path / "out"), "trajectory.png")

@@ -64,7 +64,7 @@ def bits(tree):
 
 def buffer(cohort):
     memory = cohort.private
-    return memory.buffer if hasattr(memory, "past") else memory
+    return memory.buffer if hasattr(memory, "buffer") else memory
 
 
 @cache
@@ -86,10 +86,11 @@ def test_a_member_is_its_solo_run_bit_for_bit(name):
     assert bits(second(progress.metrics)) == bits(solo_pulse.metrics)
     assert bits(cohort.cohort.params) != bits(begun.cohort.params)
     assert bits(trees.take(cohort.cohort.params, 0)) != bits(trees.take(cohort.cohort.params, 1))
-    assert (buffer(cohort.cohort).replay.count > 48).all()
+    assert (buffer(cohort.cohort).ring.count > 48).all()
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.slow
 def test_four_members_are_the_runs_of_two(name):
     """Two to a device, computed together: the same but for rounding."""
     trainer = make_trainer(replace(RUNS[name], learners=4))
@@ -119,6 +120,7 @@ def test_stopped_and_resumed_a_run_ends_as_if_it_had_not_been(go_on, name, until
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.slow
 def test_a_finished_run_is_evaluated_greedily_in_other_environments(go_on, name, tmp_path):
     """As many as asked for, whatever it trained in, with the same answer each time; its mean too."""
     config = replace(NORMED[name], exchanges=(ExchangeConfig("average", local_updates=5),))
@@ -149,6 +151,7 @@ def test_what_the_update_did_is_in_the_rows(name):
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.slow
 def test_averaged_learners_have_one_mind_and_memories_of_their_own(name):
     """Nobody's replay is what it would not have been, and nobody's is another's."""
     config = replace(RUNS[name], exchanges=(ExchangeConfig("average", local_updates=1),))
@@ -158,7 +161,7 @@ def test_averaged_learners_have_one_mind_and_memories_of_their_own(name):
     after, _ = trainer.advance(before, jnp.int32(6))
     one, two = (trees.take(after.cohort.params, i) for i in range(2))
     assert bits(one) == bits(two)
-    memories = [trees.take(buffer(after.cohort).replay.data, i) for i in range(2)]
+    memories = [trees.take(buffer(after.cohort).ring.data, i) for i in range(2)]
     assert bits(memories[0].obs) != bits(memories[1].obs)
     alone = make_trainer(replace(config, exchanges=()))
     never_met, _ = alone.advance(alone.init(), jnp.int32(2))
@@ -167,6 +170,7 @@ def test_averaged_learners_have_one_mind_and_memories_of_their_own(name):
     assert bits(moments[0]) != bits(moments[1])
 
 
+@pytest.mark.slow
 def test_an_exchange_is_not_shown_what_learners_remember():
     shown, real = [], average()
 
@@ -185,6 +189,7 @@ def test_an_exchange_is_not_shown_what_learners_remember():
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.slow
 def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(name):
     """Four on two devices, each with its own episodes and its own samples of them."""
     config = replace(RUNS[name], learners=4, exchanges=(ExchangeConfig("gradients"),))
@@ -200,6 +205,7 @@ def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(name):
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.slow
 def test_neighbours_and_anchors_reach_the_loss(name):
     """Nothing to pay before the first meeting, then something; in rows and all."""
     algo = replace(RUNS[name].algo, prox_coef=0.1)
@@ -253,14 +259,15 @@ def test_a_population_of_td3_copies_minds_and_never_memories(compilations):
                 assert np.isclose(own, bounded, rtol=1e-5).any()
             for name in ("gamma", "tau", "target_noise", "actor_learning_rate"):
                 assert getattr(mine.hypers, name) == getattr(theirs.hypers, name)
-        counts = buffer(before.cohort).replay.count.tolist()
+        counts = buffer(before.cohort).ring.count.tolist()
         assert max(counts) < 92  # nothing is overwritten yet
         for i, count in enumerate(counts):
-            rows = [buffer(c).replay.data.obs[i, :count] for c in (before.cohort, cohort)]
+            rows = [buffer(c).ring.data.obs[i, :count] for c in (before.cohort, cohort)]
             np.testing.assert_array_equal(*rows)
     assert replaced == 4
 
 
+@pytest.mark.slow
 def test_the_next_update_is_made_with_the_changed_rate(compilations):
     """A learner whose rate became 0 no longer moves, neither critics nor actor; the others do."""
     trainer = make_trainer(replace(TD3, algo=replace(TD3.algo, policy_delay=1)))
