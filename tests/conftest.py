@@ -89,8 +89,8 @@ def compilations():
 def programs_are_kept():
     """A run that is opened again, here or in another test, has the programs it was first compiled to.
 
-    Only where a run is named by its settings alone: environments of ours, and no parts of one's own. Tests that
-    call `make_trainer` themselves are not concerned.
+    Only where its settings say all of it: an environment of ours, and no parts of one's own. Tests that call
+    `make_trainer` themselves make their own.
     """
     from shoal.envs.classic import BUILTIN
     from shoal.training import program
