@@ -7,7 +7,7 @@ from shoal.cli.flags import Output, read_start
 from shoal.cli.help_pages import help_page
 from shoal.cli.parse import read_run
 from shoal.distributed import launch
-from shoal.distributed.processes import ProcessInfo, launched_as, rank, run_distributed
+from shoal.distributed.processes import ProcessInfo, rank, read_launcher, run_distributed
 from shoal.errors import ShoalError
 from shoal.runs import session
 from shoal.runs.progress import ProgressBar
@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
         print(help_page(env, start))
         return 0
     config, output = read_run(env, start, arguments)
-    place = place_of(output) or launched_as()
+    place = place_of(output) or read_launcher()
     if output.processes > 1 and not place:
         return launch.launch([sys.executable, "-m", "shoal.cli", "train", *arguments], output.processes)
     cache.remember_compilations()

@@ -1,4 +1,4 @@
-"""Several processes on this machine that run one program together, watched until the last has ended."""
+"""Starts several processes on this machine that run one program together, and waits for them."""
 
 import os
 import signal
@@ -10,38 +10,38 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from shoal.distributed.processes import ELSEWHERE
+from shoal.distributed.processes import OTHER_PROCESS_FAILED
 
 GRACE_SECONDS = 10.0
-"""How long the others may take to save and end once one has failed."""
+"""Seconds the others have to save and end once one has failed."""
 LOST_SECONDS = 3.0
-"""The same once one was killed: the others cannot go on, and may wait for it."""
+"""The same once one was killed: the others cannot continue and may wait for it."""
 LOCAL_RANK, LOCAL_SIZE = "SHOAL_LOCAL_RANK", "SHOAL_LOCAL_SIZE"
-"""How a process learns that it was started here."""
+"""Environment variables that `launch` sets."""
 
 
 def launch(command: Sequence[str], size: int) -> int:
     """Run `command --rank R --coordinator ADDRESS` for each of `size` ranks; the exit status of them all.
 
-    The first prints to this terminal, of the others what they say when they fail. A signal is passed on to
-    each of them. If one ends badly the others are stopped, and if this process dies they end by themselves.
+    The first prints to this terminal; of the others, only the errors of one that fails are printed. Signals
+    are passed on to all. If one fails, the others are stopped; if this process dies, they end by themselves.
     """
     address = f"127.0.0.1:{_free_port()}"
-    given = lambda rank: [*command, "--rank", str(rank), "--coordinator", address]
-    ranks = [_start(given(rank), rank, size) for rank in range(size)]
-    voices = [_Voice(process) for process in ranks]
+    with_rank = lambda rank: [*command, "--rank", str(rank), "--coordinator", address]
+    ranks = [_start(with_rank(rank), rank, size) for rank in range(size)]
+    errors = [_ErrorReader(process) for process in ranks]
     forward = lambda number, frame: [_signal(process, number) for process in ranks]
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        culprit = _wait(ranks)
-        if culprit is None:
+        failed = _wait(ranks)
+        if failed is None:
             return 0
-        return _explain(culprit, [process.returncode for process in ranks], voices)
+        return _explain(failed, [process.returncode for process in ranks], errors)
     finally:
-        for process, voice in zip(ranks, voices, strict=True):
+        for process, reader in zip(ranks, errors, strict=True):
             _signal(process, signal.SIGKILL)
             process.wait()
-            voice.join()
+            reader.join()
             if process.stdin is not None:
                 process.stdin.close()
         for number, handler in before.items():
@@ -54,7 +54,7 @@ def was_launched() -> bool:
 
 
 def end_with_launcher() -> None:
-    """End when the process that started this one does: its end of our standard input closes."""
+    """End this process when its launcher ends, which closes our standard input."""
 
     def watch() -> None:
         while os.read(0, 1):
@@ -67,7 +67,7 @@ def end_with_launcher() -> None:
 def _start(command: list[str], rank: int, size: int) -> subprocess.Popen:
     """A process in a group of its own, so that Ctrl-C reaches it once, through this one."""
     own = _own_gpus(rank, size) | {LOCAL_RANK: str(rank), LOCAL_SIZE: str(size)}
-    quiet = {} if "--debug" in command else {"TF_CPP_MIN_LOG_LEVEL": "3"}  # XLA's talk of lost connections
+    quiet = {} if "--debug" in command else {"TF_CPP_MIN_LOG_LEVEL": "3"}  # hides XLA's lost connections
     return subprocess.Popen(
         command,
         env=quiet | os.environ | own,
@@ -80,7 +80,7 @@ def _start(command: list[str], rank: int, size: int) -> subprocess.Popen:
 
 
 def _own_gpus(rank: int, size: int) -> dict[str, str]:
-    """A process's share of the NVIDIA devices that this one may use, if there are any."""
+    """The NVIDIA devices of one process: an equal share of those this one may use, if any."""
     known = Path("/proc/driver/nvidia/gpus")
     counted = ",".join(str(i) for i in range(len(list(known.iterdir())))) if known.is_dir() else ""
     gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", counted).split(",") if gpu]
@@ -88,8 +88,8 @@ def _own_gpus(rank: int, size: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[rank * share : (rank + 1) * share])} if share else {}
 
 
-class _Voice(threading.Thread):
-    """Hears what a process says on its standard error, where that is not the terminal."""
+class _ErrorReader(threading.Thread):
+    """Reads a process's standard error, where that is not the terminal."""
 
     def __init__(self, process: subprocess.Popen):
         super().__init__(daemon=True)
@@ -103,31 +103,35 @@ class _Voice(threading.Thread):
 
 
 def _wait(ranks: list[subprocess.Popen]) -> int | None:
-    """Wait for all, and once one has ended badly not for long; which one that was, if any."""
-    culprit, deadline = None, float("inf")
+    """Wait for all, for a limited time once one has failed; the rank of that one, if any."""
+    failed, deadline = None, float("inf")
     while True:
         running = any(process.poll() is None for process in ranks)
-        if culprit is None and (culprit := _culprit(ranks)) is not None:
-            patience = GRACE_SECONDS if ranks[culprit].returncode > 0 else LOST_SECONDS
+        if failed is None and (failed := _first_failed(ranks)) is not None:
+            patience = GRACE_SECONDS if ranks[failed].returncode > 0 else LOST_SECONDS
             deadline = time.monotonic() + patience
         if not running:
-            return culprit
+            return failed
         if time.monotonic() > deadline:
             for process in ranks:
                 _signal(process, signal.SIGKILL)
         time.sleep(0.05)
 
 
-def _culprit(ranks: list[subprocess.Popen]) -> int | None:
-    """Of those that have ended badly the one that was killed, else the one that failed by itself."""
+def _first_failed(ranks: list[subprocess.Popen]) -> int | None:
+    """The rank that was killed, else the one that failed by itself; None while none has."""
     statuses = {rank: process.returncode for rank, process in enumerate(ranks) if process.returncode}
-    return min(statuses, key=lambda rank: (statuses[rank] == ELSEWHERE, statuses[rank])) if statuses else None
+    return (
+        min(statuses, key=lambda rank: (statuses[rank] == OTHER_PROCESS_FAILED, statuses[rank]))
+        if statuses
+        else None
+    )
 
 
-def _explain(rank: int, statuses: list[int], voices: list[_Voice]) -> int:
-    """Pass on what a process said when it failed, or say what ended it; the exit status of all.
+def _explain(rank: int, statuses: list[int], errors: list[_ErrorReader]) -> int:
+    """Print the error of the process that failed, or the signal that ended it; the exit status of all.
 
-    A mistake that all of them made, the first has told already.
+    An error that all processes have in common is already printed by the first.
     """
     if statuses[rank] < 0:
         kept = "everything up to the last checkpoint is kept, and the same command goes on from there"
@@ -135,9 +139,9 @@ def _explain(rank: int, statuses: list[int], voices: list[_Voice]) -> int:
             f"shoal: rank {rank} was ended by {signal.Signals(-statuses[rank]).name}; {kept}", file=sys.stderr
         )
         return 1
-    if statuses[0] in (0, ELSEWHERE):
-        voices[rank].join()
-        print(voices[rank].text, end="", file=sys.stderr)
+    if statuses[0] in (0, OTHER_PROCESS_FAILED):
+        errors[rank].join()
+        print(errors[rank].text, end="", file=sys.stderr)
     return statuses[rank]
 
 

@@ -1,7 +1,7 @@
 """Devices: a mesh with the axes `learners` and `data`, on a laptop's cores as on a cluster.
 
 A cohort's learners are divided over `learners`. Each learner's environments are divided over `data`: the
-devices along it hold the same learner, step different environments, and add up what they learned.
+devices along it hold the same learner, step different environments, and sum their gradients.
 """
 
 import os
@@ -29,7 +29,7 @@ BY_ENV = PartitionSpec("learners", DATA)
 BY_STEP = PartitionSpec(None, "learners", DATA)
 """(T, L, E, ...), divided along both axes."""
 BY_DEVICE_ROW = PartitionSpec(("learners", DATA))
-"""(N, ...), rows laid out device by device."""
+"""(N, ...), environments laid out device by device."""
 REPLICATED = PartitionSpec()
 """The same on every device."""
 
@@ -43,15 +43,15 @@ GROUP = 4
 
 
 FEW, SHORT = 4, 16_384
-"""CPU devices, and numbers, up to which everyone sends all to everyone (see `psum`)."""
+"""Up to FEW CPU devices and SHORT numbers, `psum` gathers from all and sums."""
 
 
 SHARED_BY = "SHOAL_CORES_SHARED_BY"
-"""Set to how many processes share the cores that this one may use, where they do."""
+"""Environment variable: how many processes share the cores that this one may use."""
 
 
 def read_shape(text: str) -> tuple[int, int]:
-    """A mesh as people write it.
+    """A mesh's shape from text.
 
     >>> read_shape("4x2")
     (4, 2)
@@ -72,10 +72,10 @@ def make_mesh(
 ) -> Mesh:
     """The devices a cohort is spread over, learners first, then their environments.
 
-    `shape` is (learners, data); without one it is chosen from the devices there are. Cores of one process
-    divide learners only, accelerators and processes also divide environments. Where environments are not
-    `parallel`, a process uses one device. `work` is how many multiplications one learner's largest matrix
-    product has.
+    `shape` is (learners, data); by default it is chosen from the devices there are. Cores of one process
+    divide learners only; accelerators and processes also divide environments. Where environments are not
+    `parallel`, a process uses one device. `work` is the number of multiplications in one learner's largest
+    matrix product.
 
     >>> make_mesh(1).shape["learners"]
     1
@@ -95,7 +95,7 @@ def first_of(devices: list[Any], process: int) -> Any:
 
 
 def choose_shape(num_learners: int, num_envs: int, devices: list[Any]) -> tuple[int, int]:
-    """As many devices as divide evenly, learners before environments; every process must take part."""
+    """As many devices as divide the work evenly, learners before environments; in several processes all."""
     several = jax.process_count() > 1
     most = 1 if devices[0].platform == "cpu" and not several else num_envs
     counts = [len(devices)] if several else range(len(devices), 0, -1)
@@ -110,7 +110,7 @@ def choose_shape(num_learners: int, num_envs: int, devices: list[Any]) -> tuple[
 
 
 def check_shape(shape: tuple[int, int], num_learners: int, num_envs: int, num_devices: int) -> None:
-    """Raise where a mesh asks for devices that are not there, or does not divide the work."""
+    """Raise where there are too few devices for a mesh, or it does not divide the work."""
     learners, data = shape
     name = f"mesh {learners}x{data}"
     if learners * data > num_devices:
@@ -124,11 +124,11 @@ def check_shape(shape: tuple[int, int], num_learners: int, num_envs: int, num_de
 
 
 def set_cpu_devices(num_learners: int, work: int, shape: tuple[int, int] | None = None) -> None:
-    """Give every device of the CPU its cores, if JAX has not begun to use them yet.
+    """Set the number of CPU devices and their threads, if JAX does not use them yet.
 
-    XLA runs a small program on about one core, so a cohort gets a device per core. A program that has
-    nothing to divide gets one thread: handing its many small operations from thread to thread takes
-    longer than they do (one CartPole learner on 2 cores: 198k steps/s instead of 162k). Where there may be an
+    XLA runs a small program on about one core, so a cohort gets a device per core. A small program that is
+    not divided gets one thread: to pass its operations from thread to thread takes longer than they do (one
+    CartPole learner on 2 cores: 198k steps/s instead of 162k). Where there may be an
     accelerator nothing is limited: XLA compiles for it with as many threads (on one: 50 s instead of 8).
     """
     if may_have_accelerator():
@@ -159,18 +159,18 @@ def may_have_accelerator() -> bool:
 
 
 def num_cores() -> int:
-    """Cores that this process has to itself."""
+    """The number of cores that this process may use alone."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get(SHARED_BY, "1")))
 
 
 def num_processes() -> int:
-    """How many processes run this program together; asking does not start JAX's devices."""
+    """How many processes run this program together; the call does not start JAX's devices."""
     return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def on_each_device(mesh: Mesh, function: Callable, in_specs, out_specs) -> Callable:
-    """Run `function` on every device with that device's rows."""
+    """Run `function` on every device with that device's part of the arrays."""
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
@@ -185,9 +185,9 @@ def local_device_index(num_devices: int) -> Array | int:
 
 
 def group_size(mesh: Mesh, num_learners: int) -> int:
-    """How many of its learners a device updates at a time: on an accelerator all of them.
+    """How many of its learners a device updates at a time: on an accelerator all, on a core a few.
 
-    On a core, a few: what they compute stays in its cache (64 CartPole learners on 2 cores:
+    The data of a few learners stays in a core's cache (64 CartPole learners on 2 cores:
     453k steps/s in groups of 4, 332k all at once, 417k one by one).
     """
     on_device = num_learners // mesh.shape["learners"]
@@ -197,35 +197,35 @@ def group_size(mesh: Mesh, num_learners: int) -> int:
 
 
 def compiler_options(mesh: Mesh) -> dict[str, int]:
-    """How XLA is to compile for these devices, unless XLA_FLAGS says it.
+    """Options for XLA on these devices; none where XLA_FLAGS sets them.
 
-    On a CPU with less effort than it would: programs are as quick, and a first run begins 2 seconds sooner.
+    On a CPU a lower optimisation level: programs are as fast, and a first run starts 2 seconds sooner.
     """
-    told = "xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", "")
-    return {} if told or mesh.devices.flat[0].platform != "cpu" else {"xla_backend_optimization_level": 2}
+    is_set = "xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", "")
+    return {} if is_set or mesh.devices.flat[0].platform != "cpu" else {"xla_backend_optimization_level": 2}
 
 
 def psum(tree: Tree, axes: tuple[str, ...]) -> Tree:
-    """The sum over the devices that share the work; the tree itself where there is one.
+    """`jax.lax.psum` over mapped axes; the tree itself without axes.
 
-    All its numbers of one type travel as one message: between processes, a message costs more than its size.
+    All numbers of one type are sent as one message: between processes, many small messages are slow.
     """
     if not axes:
         return tree
     leaves, structure = jax.tree.flatten(tree)
-    places: dict[Any, list[int]] = {}
-    for place, leaf in enumerate(leaves):
-        places.setdefault(leaf.dtype, []).append(place)
-    for group in places.values():
-        message = _summed(jnp.concatenate([leaves[place].reshape(-1) for place in group]), axes)
-        ends = np.cumsum([leaves[place].size for place in group])[:-1]
-        for place, part in zip(group, jnp.split(message, ends), strict=True):
-            leaves[place] = part.reshape(leaves[place].shape)
+    by_dtype: dict[Any, list[int]] = {}
+    for index, leaf in enumerate(leaves):
+        by_dtype.setdefault(leaf.dtype, []).append(index)
+    for group in by_dtype.values():
+        message = _psum_array(jnp.concatenate([leaves[index].reshape(-1) for index in group]), axes)
+        ends = np.cumsum([leaves[index].size for index in group])[:-1]
+        for index, part in zip(group, jnp.split(message, ends), strict=True):
+            leaves[index] = part.reshape(leaves[index].shape)
     return jax.tree.unflatten(structure, leaves)
 
 
-def _summed(message: Array, axes: tuple[str, ...]) -> Array:
-    """A short message among few CPUs goes from all to all: fewer turns than a sum that travels around."""
+def _psum_array(message: Array, axes: tuple[str, ...]) -> Array:
+    """Among few CPUs a short message is gathered and summed: that takes fewer rounds than a ring."""
     short = axes == (DATA,) and jax.lax.axis_size(axes) <= FEW and message.size <= SHORT
     if short and jax.default_backend() == "cpu":
         return jnp.sum(jax.lax.all_gather(message, axes), 0)
@@ -246,7 +246,7 @@ def gather_shards(x: Array, axis: int, shards: int) -> Array:
 
 
 def to_device_order(x: np.ndarray, mesh: Mesh) -> np.ndarray:
-    """(L, E, ...) -> (N, ...), rows laid out device by device, as environments hold them."""
+    """(L, E, ...) -> (N, ...), environments laid out device by device."""
     learners, data = mesh.devices.shape
     blocks = x.reshape(learners, x.shape[0] // learners, data, x.shape[1] // data, *x.shape[2:])
     return blocks.swapaxes(1, 2).reshape(-1, *x.shape[2:])
@@ -260,7 +260,7 @@ def from_device_order(x: np.ndarray, mesh: Mesh, num_learners: int) -> np.ndarra
     return blocks.swapaxes(1, 2).reshape(num_learners, num_envs, *x.shape[1:])
 
 
-def local_rows(x: np.ndarray, mesh: Mesh) -> np.ndarray:
+def local_envs(x: np.ndarray, mesh: Mesh) -> np.ndarray:
     """(N, ...) laid out device by device -> (D, N / D, ...), for this process's devices."""
     own = [device.process_index == jax.process_index() for device in mesh.devices.flat]
     return x.reshape(len(own), -1, *x.shape[1:])[np.array(own)]

@@ -1,8 +1,8 @@
 """Processes that run one program together, on one machine or many.
 
-Each has its devices, and all run the same Python code on the same numbers; the compiled program moves what
-must move between them (XLA's collectives, over NCCL or Gloo). What only one process can know, such as the
-time or a signal, is agreed on here before anyone acts on it: else they would wait for each other for ever.
+Each process has its own devices. All run the same Python code on the same numbers; the compiled program moves
+data between them (XLA's collectives, over NCCL or Gloo). What only one process knows, such as the time or a
+signal, is first made known to all: processes that take different decisions wait for each other for ever.
 """
 
 import json
@@ -25,13 +25,13 @@ from shoal.errors import ShoalError
 from shoal.types import Tree
 
 HEARTBEAT_SECONDS = 20
-"""After so long without a sign of life a process counts as lost."""
+"""A process that is silent for this long counts as lost."""
 START_SECONDS = 120
 """How long processes wait for each other at the start."""
 ENGINES = ("Gloo", "NCCL", "MPI", "coordination")
-"""Who is named in the error that tells of a lost process."""
-ELSEWHERE = 3
-"""The exit status of a process that stopped because another failed."""
+"""Names that occur in the errors of a lost process."""
+OTHER_PROCESS_FAILED = 3
+"""The exit status of a process that stops because another one failed."""
 LOCAL_RANKS = ("SHOAL_LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 LOCAL_SIZES = ("SHOAL_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -39,34 +39,34 @@ SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 class ProcessInfo(NamedTuple):
-    """Which of how many processes this is, and where they meet (unknown where a launcher's library tells)."""
+    """This process's rank, the number of processes, the coordinator's address (None in mpirun and srun)."""
 
     rank: int
     size: int
     coordinator: str | None = None
 
 
-class FailedElsewhere(ShoalError):
-    """Another process reports its failure; all stop at the same point."""
+class OtherProcessFailed(ShoalError):
+    """Another process failed and reports it; this one stops too."""
 
 
-def launched_as() -> ProcessInfo | None:
-    """What `mpirun` or `srun` says of this process; None where it was started alone."""
+def read_launcher() -> ProcessInfo | None:
+    """This process as `mpirun` or `srun` describes it; None where it was started alone."""
     rank, size = _first_number(RANKS), _first_number(SIZES)
     return ProcessInfo(rank, size) if rank is not None and size is not None and size > 1 else None
 
 
-def join(place: ProcessInfo) -> None:
-    """Meet the other processes. Call before JAX's devices are used."""
-    _share_cores()
+def join(process: ProcessInfo) -> None:
+    """Connect to the other processes. Call it before JAX's devices are used."""
+    _limit_cores()
     common = {
         "initialization_timeout": START_SECONDS,
         "heartbeat_timeout_seconds": HEARTBEAT_SECONDS,
         "shutdown_timeout_seconds": HEARTBEAT_SECONDS,
     }
     try:
-        if place.coordinator:
-            jax.distributed.initialize(place.coordinator, place.size, place.rank, **common)
+        if process.coordinator:
+            jax.distributed.initialize(process.coordinator, process.size, process.rank, **common)
         elif "SLURM_STEP_NUM_TASKS" in os.environ and "OMPI_COMM_WORLD_RANK" not in os.environ:
             jax.distributed.initialize(**common)
         else:
@@ -75,28 +75,28 @@ def join(place: ProcessInfo) -> None:
         raise ShoalError("running under mpirun needs mpi4py: pip install mpi4py") from error
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ShoalError(f"the {place.size} processes could not meet: {reason}") from error
+        raise ShoalError(f"the {process.size} processes could not connect: {reason}") from error
 
 
 def connect() -> None:
     """Open the connections between the processes, once their devices are chosen."""
     if num_processes() > 1:
-        with _quiet_output():  # Gloo says how many there are
+        with _quiet_output():  # Gloo prints the number of processes
             first_rank_where(False)
 
 
 def rank() -> int:
-    """Which process this is; 0 writes."""
+    """The number of this process; process 0 writes the files."""
     return jax.process_index() if num_processes() > 1 else 0
 
 
 def broadcast_from_first(number: int) -> int:
-    """The first process's number, for everyone."""
+    """The first process's number, in every process."""
     return number if num_processes() == 1 else int(_numbers(number)[0])
 
 
 def first_rank_where(flag: bool) -> int | None:
-    """The first process for which the flag is set, if any; they all ask together."""
+    """The first process whose flag is set, if any. All processes must call it."""
     if num_processes() == 1:
         return 0 if flag else None
     flags = _numbers(int(flag))
@@ -104,9 +104,9 @@ def first_rank_where(flag: bool) -> int | None:
 
 
 def run_on_first(function: Callable[[], Any]) -> Any:
-    """What a function returns in the first process, where alone it is called, for everyone.
+    """Call a function in the first process only; its result in every process.
 
-    It may return what JSON can hold. If it raises, everyone stops.
+    The result must be a value that JSON can hold. If the function raises, all processes stop.
     """
     if num_processes() == 1:
         return function()
@@ -119,26 +119,26 @@ def run_on_first(function: Callable[[], Any]) -> Any:
     message = json.dumps([error is None, answer]).encode()
     length = broadcast_from_first(len(message))
     text = np.frombuffer(message.ljust(length)[:length], np.uint8)
-    well, answer = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(text), np.uint8)))
-    if not well:
-        raise error or FailedElsewhere("rank 0 failed")
+    succeeded, answer = json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(text), np.uint8)))
+    if not succeeded:
+        raise error or OtherProcessFailed("rank 0 failed")
     return answer
 
 
 def fetch(tree: Tree) -> Tree:
-    """The arrays on the host, whole, in every process."""
+    """The complete arrays on the host, in every process."""
     if num_processes() == 1:
         return jax.device_get(tree)
-    return jax.device_get(jax.tree.map(_whole, tree))
+    return jax.device_get(jax.tree.map(_replicate, tree))
 
 
 def put(tree: Tree, like: Tree) -> Tree:
-    """Arrays that every process has on its host, on the devices that hold those of `like`."""
+    """Arrays that every process has on its host, on devices, sharded like those of `like`."""
     return jax.tree.map(lambda x, other: _put(x, other.sharding), tree, like)
 
 
 def share(tree: Tree) -> Tree:
-    """The first process's arrays, for everyone; the others give any of the same shapes."""
+    """The first process's arrays, in every process; the others pass any of the same shapes."""
     if num_processes() == 1:
         return tree
     bits = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, tree)
@@ -147,36 +147,36 @@ def share(tree: Tree) -> Tree:
     return jax.tree.map(wrap, given, tree)
 
 
-def run_distributed(place: ProcessInfo, program: Callable[[], int], quiet: bool) -> int:
-    """Run a program together with other processes, and end at once if something goes wrong.
+def run_distributed(process: ProcessInfo, program: Callable[[], int], quiet: bool) -> int:
+    """Run a program together with other processes; end this one at once if something goes wrong.
 
-    A failure is told once, with the rank it happened to; that another was lost is left to who watches the
-    processes, where someone does (`quiet`).
+    A failure is reported once, by the process it happened in. `quiet` leaves it to the launcher to report a
+    lost process.
     """
     try:
-        join(place)
+        join(process)
         return program()
-    except FailedElsewhere:
-        leave(ELSEWHERE)
+    except OtherProcessFailed:
+        exit_now(OTHER_PROCESS_FAILED)
     except ShoalError as error:
-        _tell(place, str(error), error.traceback_text)
-        leave(2)
+        _report(process, str(error), error.traceback_text)
+        exit_now(2)
     except KeyboardInterrupt:
-        leave(130)
+        exit_now(130)
     except BaseException as error:
         lost = any(name in str(error) for name in ENGINES)
         if lost and not quiet:
             reason = str(error).strip().splitlines()[0]
-            _tell(place, f"lost another process ({reason}); everything up to the last checkpoint is kept")
+            _report(process, f"lost another process ({reason}); everything up to the last checkpoint is kept")
         elif not lost:
-            _tell(place, "a bug in Shoal, or in what it was given", traceback.format_exc())
-        leave(ELSEWHERE if lost else 1)
-    raise AssertionError("left")
+            _report(process, "a bug in Shoal, or in what it was given", traceback.format_exc())
+        exit_now(OTHER_PROCESS_FAILED if lost else 1)
+    raise AssertionError("exited")
 
 
 @contextmanager
 def _quiet_output() -> Iterator[None]:
-    """Nothing from C++ reaches the standard output meanwhile."""
+    """Hide what C++ writes to the standard output."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -188,42 +188,42 @@ def _quiet_output() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _tell(place: ProcessInfo, message: str, details: str = "") -> None:
-    print(f"{details}shoal: rank {place.rank} of {place.size}: {message}", file=sys.stderr, flush=True)
+def _report(process: ProcessInfo, message: str, details: str = "") -> None:
+    print(f"{details}shoal: rank {process.rank} of {process.size}: {message}", file=sys.stderr, flush=True)
 
 
-def leave(code: int) -> None:
-    """End this process at once: a process that waits for the others to end well may wait for ever."""
+def exit_now(code: int) -> None:
+    """End this process at once: an orderly end waits for the other processes, perhaps for ever."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _numbers(number: int) -> np.ndarray:
-    """Everyone's number, (P,)."""
-    divided, same = _meeting()
+    """The numbers of all processes, (P,)."""
+    divided, gather = _all_gather()
     mine = jax.device_put(np.array([number], np.int32), next(iter(divided.addressable_devices)))
     numbers = jax.make_array_from_single_device_arrays((num_processes(),), divided, [mine])
-    return np.asarray(same(numbers).addressable_data(0))
+    return np.asarray(gather(numbers).addressable_data(0))
 
 
 @cache
-def _meeting() -> tuple[NamedSharding, Callable]:
-    """One device of each process, and the program by which they tell each other a number."""
+def _all_gather() -> tuple[NamedSharding, Callable]:
+    """A sharding over one device of each process, and the program that gathers such an array."""
     firsts = {device.process_index: device for device in reversed(jax.devices())}
     mesh = Mesh(np.array([firsts[process] for process in sorted(firsts)]), ("processes",))
     divided, whole = NamedSharding(mesh, PartitionSpec("processes")), NamedSharding(mesh, REPLICATED)
-    return divided, jax.jit(_same, out_shardings=whole)
+    return divided, jax.jit(_identity, out_shardings=whole)
 
 
-def _whole(x: jax.Array) -> jax.Array:
+def _replicate(x: jax.Array) -> jax.Array:
     if x.is_fully_addressable or x.is_fully_replicated:
         return x
     assert isinstance(x.sharding, NamedSharding)
-    return jax.jit(_same, out_shardings=NamedSharding(x.sharding.mesh, REPLICATED))(x)
+    return jax.jit(_identity, out_shardings=NamedSharding(x.sharding.mesh, REPLICATED))(x)
 
 
-def _same(x: jax.Array) -> jax.Array:
+def _identity(x: jax.Array) -> jax.Array:
     return x
 
 
@@ -242,11 +242,11 @@ def _is_key(x: Tree) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _share_cores() -> None:
-    """Keep to this process's share of the cores, where several processes were given the same ones.
+def _limit_cores() -> None:
+    """Use only a share of the cores where several processes of a machine may use the same ones.
 
-    But never to a single one: while Gloo waits for its own thread it keeps the core busy, so that with one
-    core every message takes a turn of the scheduler (4 ms instead of 0.3).
+    Never a single core: Gloo waits in a busy loop, so that with one core every message takes a turn of the
+    scheduler (4 ms instead of 0.3).
     """
     rank, size = _first_number(LOCAL_RANKS), _first_number(LOCAL_SIZES)
     if sys.platform != "linux" or rank is None or size is None or size == 1:

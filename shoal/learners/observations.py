@@ -2,9 +2,9 @@
 
 from jax import Array
 
-from shoal.nets.layers import is_image
+from shoal.nets.convolutions import is_image
 from shoal.ops import statistics
-from shoal.ops.masks import visible
+from shoal.ops.masks import without_mask
 from shoal.ops.statistics import Running
 from shoal.types import ObservationSpace, Tree
 
@@ -16,7 +16,7 @@ def named(tree: Tree) -> dict[str, Tree]:
 
 def empty_moments(space: ObservationSpace) -> dict[str, Running]:
     """Moments of everything that is to be standardised, of no samples yet; pictures and masks are not."""
-    boxes = visible(named(space))
+    boxes = without_mask(named(space))
     return {name: statistics.empty(box.shape) for name, box in boxes.items() if not is_image(box)}
 
 

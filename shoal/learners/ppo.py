@@ -22,7 +22,7 @@ from shoal.learners.minibatches import shuffles, stratify
 from shoal.learners.observations import empty_moments, named, update_moments
 from shoal.learners.ppo_config import Hypers, PPOConfig
 from shoal.nets.actor_critic import NetworkMaker, Split, actor_critic
-from shoal.nets.layers import is_image
+from shoal.nets.convolutions import is_image
 from shoal.nets.recurrent import RecurrentNetworkMaker, recurrent_actor_critic
 from shoal.ops import losses, masks, peers, statistics, trees
 from shoal.ops.advantages import (

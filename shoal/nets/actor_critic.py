@@ -1,4 +1,4 @@
-"""Networks: encoders of observations, and the actor-critic built on them.
+"""Networks: encoders of observations, and the actor-critics and critics built on them.
 
 A network is an Equinox module called with observations of any leading shape; every leaf is an array,
 so a cohort of networks is the same module with a leading axis.
@@ -14,35 +14,31 @@ import jax.numpy as jnp
 from jax import Array
 
 from shoal.errors import ShoalError
+from shoal.nets.convolutions import Impala, NatureCNN, is_image
 from shoal.nets.layers import (
     INITIALIZERS,
     MLP,
     Flatten,
-    Impala,
     Initializer,
-    NatureCNN,
     SplitLayer,
     check_activation,
-    is_image,
     orthogonal,
 )
-from shoal.ops.masks import visible
+from shoal.ops.masks import without_mask
 from shoal.types import Box, EnvSpec, ObservationSpace, Tree
 
 JOINT, BOTH = "joint", ("agent_id",)
-
-
-"""Parts of an observation: what a critic sees of a whole team, and what it sees along with the actor."""
+"""Parts of an observation: the one that only the critic sees, those that both actor and critic see."""
 
 
 class Network(Protocol):
-    """What PPO asks of a network: a policy's outputs (..., num_outputs) and a value (...)."""
+    """What PPO needs of a network: a policy's outputs (..., num_outputs) and a value (...)."""
 
     def __call__(self, obs: Tree) -> tuple[Array, Array]: ...
 
 
 class NetworkMaker(Protocol):
-    """Builds a `Network` for an environment; pass your own to use your own."""
+    """Builds a `Network` for an environment."""
 
     def __call__(self, key: Array, spec: EnvSpec, num_outputs: int) -> Network: ...
 
@@ -56,10 +52,10 @@ class Encoder(Protocol):
 
 
 class ConcatEncoder(eqx.Module):
-    """Named observations through encoders of their own, side by side in an order.
+    """Named observations, each through its own encoder, side by side in an order.
 
-    Where one is `JOINT`, it is the last, for the critic alone; the others are for the actor alone, but for
-    `BOTH`, which come between.
+    Where one is `JOINT`, it comes last and is for the critic alone; those in `BOTH` come before it; all
+    others come first and are for the actor alone.
     """
 
     encoders: dict[str, Encoder]
@@ -71,15 +67,15 @@ class ConcatEncoder(eqx.Module):
         self.num_out = self.width(order)
 
     def width(self, names: tuple[str, ...]) -> int:
-        """How many numbers some of the parts make together."""
+        """How many numbers some of the parts have together."""
         return sum(self.encoders[name].num_out for name in names)
 
     def __call__(self, obs: dict[str, Array]) -> Array:
         return jnp.concatenate([self.encoders[name](obs[name]) for name in self.order], -1)
 
 
-def sides(encoder: Encoder) -> tuple[slice, slice]:
-    """Which of the encoded numbers the actor sees, and which the critic: all, unless some are joint."""
+def actor_and_critic_inputs(encoder: Encoder) -> tuple[slice, slice]:
+    """Which of the encoded numbers the actor sees, and which the critic: all, unless one part is joint."""
     if not isinstance(encoder, ConcatEncoder) or JOINT not in encoder.encoders:
         return slice(0, encoder.num_out), slice(0, encoder.num_out)
     shared = sum(encoder.encoders[name].num_out for name in BOTH if name in encoder.encoders)
@@ -88,24 +84,21 @@ def sides(encoder: Encoder) -> tuple[slice, slice]:
 
 
 class Split(NamedTuple):
-    """Which part of an observation goes through layers of its own before it meets the rest.
+    """Which part of an observation goes through its own layers before it is joined with the rest.
 
-    The body, say, and what surrounds it: proprioceptive and exteroceptive (Heess et al. 2016, 2017).
+    For example proprioceptive and exteroceptive observations (Heess et al. 2016, 2017).
     """
 
-    start: int | None = None  # the first so many numbers of a vector
-    keys: tuple[str, ...] = ()  # or these of named parts
-    hidden: tuple[int, ...] = (64, 64)  # the layers of either part, of actor and critic each
+    start: int | None = None  # the first numbers of a vector, this many
+    keys: tuple[str, ...] = ()  # or these of the named parts
+    hidden: tuple[int, ...] = (64, 64)  # the layers of each of the two parts
 
 
 NO_SPLIT = Split()
 
 
-"""Nothing is split off."""
-
-
 class ActorCritic(eqx.Module):
-    """A policy and a value on one encoder; for vectors the encoder is empty and they share nothing."""
+    """A policy and a value on one encoder; for vectors it has no parameters, so they share none."""
 
     encoder: Encoder
     actor: MLP
@@ -113,8 +106,9 @@ class ActorCritic(eqx.Module):
     log_std: Array | None  # (A,) for continuous actions
 
     def __call__(self, obs: Tree) -> tuple[Array, Array]:
-        x, (acting, judging) = self.encoder(obs), sides(self.encoder)
-        return with_deviation(self.actor(x[..., acting]), self.log_std), self.critic(x[..., judging])[..., 0]
+        x, (actor_input, critic_input) = self.encoder(obs), actor_and_critic_inputs(self.encoder)
+        outputs = append_log_std(self.actor(x[..., actor_input]), self.log_std)
+        return outputs, self.critic(x[..., critic_input])[..., 0]
 
 
 class Policy(eqx.Module):
@@ -140,18 +134,18 @@ class ActionValue(eqx.Module):
 def make_encoder(
     key: Array, space: ObservationSpace, images: str, init: Initializer, first: tuple[str, ...] = ()
 ) -> Encoder:
-    """Vectors as they are, images through `images` (`nature` or `impala`), named parts joined.
+    """Vectors unchanged, images through `images` (`nature` or `impala`), named parts joined.
 
-    Parts are in the order of their names, those that come `first` before the others; an action mask is none.
+    Parts are in the order of their names, those in `first` before the others. The action mask is left out.
     """
     if isinstance(space, dict):
-        boxes = sorted(visible(space).items())
+        boxes = sorted(without_mask(space).items())
         keys = jax.random.split(key, len(boxes))
         encoders = {
             name: make_encoder(k, box, images, init) for k, (name, box) in zip(keys, boxes, strict=True)
         }
-        place = lambda name: (name == JOINT, name in BOTH, name not in first, name)
-        return ConcatEncoder(encoders, tuple(sorted(encoders, key=place)))
+        rank = lambda name: (name == JOINT, name in BOTH, name not in first, name)
+        return ConcatEncoder(encoders, tuple(sorted(encoders, key=rank)))
     if images == "mlp" or not is_image(space):
         return Flatten(len(space.shape), prod(space.shape))
     return {"nature": NatureCNN, "impala": Impala}[images](key, space.shape, init)
@@ -169,9 +163,9 @@ def actor_critic(
 ) -> NetworkMaker:
     """The usual actor-critic: heads orthogonal with gains 0.01 (policy) and 1 (value).
 
-    Vectors go through separate `hidden` layers for actor and critic (`critic_hidden` where its sizes are
-    others); images through a shared convolutional encoder and straight to the heads. `split` sends parts of
-    an observation through layers of their own first.
+    Vectors go through separate `hidden` layers for actor and critic (`critic_hidden`, if given, for the
+    critic); images go through a shared convolutional encoder to the heads. `split` sends parts of an
+    observation through their own layers first.
 
     >>> import jax, shoal
     >>> spec = shoal.make("CartPole-v1").spec
@@ -182,12 +176,12 @@ def actor_critic(
     """
     check_activation(activation)
 
-    def part(key: Array, sizes: tuple[int, ...], num_out: int, gain: float) -> MLP:
+    def make_head(key: Array, sizes: tuple[int, ...], num_out: int, gain: float) -> MLP:
         return MLP(key, (*sizes, num_out), activation, INITIALIZERS[init], orthogonal(gain))
 
-    return put_together(
+    return assemble(
         ActorCritic,
-        part,
+        make_head,
         hidden=hidden,
         critic_hidden=critic_hidden,
         activation=activation,
@@ -198,9 +192,9 @@ def actor_critic(
     )
 
 
-def put_together(
-    whole: Callable[..., Tree],
-    part: Callable[[Array, tuple[int, ...], int, float], Tree],
+def assemble(
+    network: Callable[..., Tree],
+    make_head: Callable[[Array, tuple[int, ...], int, float], Tree],
     *,
     hidden: tuple[int, ...],
     critic_hidden: tuple[int, ...] | None,
@@ -210,15 +204,20 @@ def put_together(
     init_log_std: float,
     split: Split,
 ) -> Any:
-    """A maker of `whole(encoder, actor, critic, log_std)` of parts `part(key, sizes, num_out, gain)`."""
+    """A maker of `network(encoder, actor, critic, log_std)`.
 
-    def halved(key: Array, sizes: tuple[int, ...], start: int | None, num_out: int, gain: float) -> Tree:
+    Actor and critic are `make_head(key, sizes, num_out, gain)`, behind a `SplitLayer` with `split`.
+    """
+
+    def make_split_head(
+        key: Array, sizes: tuple[int, ...], start: int | None, num_out: int, gain: float
+    ) -> Tree:
         if start is None:
-            return part(key, sizes, num_out, gain)
-        key_halves, key_rest = jax.random.split(key)
-        halves = SplitLayer(key_halves, sizes[0], start, split.hidden, activation, INITIALIZERS[init])
-        rest = part(key_rest, (halves.num_out, *sizes[1:]), num_out, gain)
-        return eqx.tree_at(lambda network: network.layers, rest, [halves, *rest.layers])
+            return make_head(key, sizes, num_out, gain)
+        key_first, key_rest = jax.random.split(key)
+        first = SplitLayer(key_first, sizes[0], start, split.hidden, activation, INITIALIZERS[init])
+        rest = make_head(key_rest, (first.num_out, *sizes[1:]), num_out, gain)
+        return eqx.tree_at(lambda head: head.layers, rest, [first, *rest.layers])
 
     def make(key: Array, spec: EnvSpec, num_outputs: int) -> Tree:
         key_encoder, key_actor, key_critic = jax.random.split(key, 3)
@@ -226,24 +225,24 @@ def put_together(
         layers = (hidden, hidden if critic_hidden is None else critic_hidden)
         if isinstance(encoder, NatureCNN | Impala):
             layers = ((), ())
-        sizes = zip(sides(encoder), layers, strict=True)
-        acting, judging = ((side.stop - side.start, *own) for side, own in sizes)
-        start = split_at(split, spec, encoder)
+        inputs = zip(actor_and_critic_inputs(encoder), layers, strict=True)
+        actor_sizes, critic_sizes = ((part.stop - part.start, *own) for part, own in inputs)
+        start = find_split(split, spec, encoder)
         joint = isinstance(encoder, ConcatEncoder) and JOINT in encoder.encoders
         continuous = isinstance(spec.action, Box)
         num_actions = num_outputs // 2 if continuous else num_outputs
-        return whole(
+        return network(
             encoder=encoder,
-            actor=halved(key_actor, acting, start, num_actions, 0.01),
-            critic=halved(key_critic, judging, None if joint else start, 1, 1.0),
+            actor=make_split_head(key_actor, actor_sizes, start, num_actions, 0.01),
+            critic=make_split_head(key_critic, critic_sizes, None if joint else start, 1, 1.0),
             log_std=jnp.full(num_actions, init_log_std) if continuous else None,
         )
 
     return make
 
 
-def split_at(split: Split, spec: EnvSpec, encoder: Encoder) -> int | None:
-    """Where the encoder's numbers fall into two, if they are to."""
+def find_split(split: Split, spec: EnvSpec, encoder: Encoder) -> int | None:
+    """How many of the encoder's numbers the first part has; None where nothing is split."""
     if split.start is None and not split.keys:
         return None
     parts = encoder.order if isinstance(encoder, ConcatEncoder) else ()
@@ -256,7 +255,7 @@ def split_at(split: Split, spec: EnvSpec, encoder: Encoder) -> int | None:
             )
         return encoder.width(tuple(dict.fromkeys(split.keys))) if isinstance(encoder, ConcatEncoder) else None
     if len(names) > 1 or isinstance(encoder, NatureCNN | Impala):
-        remedy = "split_keys splits named ones" if names else "a picture is not split"
+        remedy = "split_keys splits named ones" if names else "a picture cannot be split"
         raise ShoalError(f"split_start splits observations that are one vector; {remedy}")
     if not 0 < (split.start or 0) < encoder.num_out:
         raise ShoalError(
@@ -265,8 +264,8 @@ def split_at(split: Split, spec: EnvSpec, encoder: Encoder) -> int | None:
     return split.start
 
 
-def with_deviation(outputs: Array, log_std: Array | None) -> Array:
-    """A policy's outputs, and behind them the logarithm of its deviation where actions are continuous."""
+def append_log_std(outputs: Array, log_std: Array | None) -> Array:
+    """A policy's outputs, then the logarithm of its standard deviation where actions are continuous."""
     if log_std is None:
         return outputs
     return jnp.concatenate([outputs, jnp.broadcast_to(log_std, outputs.shape)], -1)
@@ -299,7 +298,7 @@ def make_action_value(
     images: str = "nature",
     init: str = "fan_in",
 ) -> ActionValue:
-    """A number per observation and action of `num_actions` numbers."""
+    """Q(s, a) for actions of `num_actions` numbers."""
     key_encoder, key_head = jax.random.split(key)
     body = INITIALIZERS[init]
     encoder = make_encoder(key_encoder, spec.observation, images, body)

@@ -1,7 +1,7 @@
-"""Networks that remember: LSTM and GRU cores between the layers and the heads of an actor-critic.
+"""Recurrent networks: LSTM and GRU cores between the layers and the heads of an actor-critic.
 
-A core's carry is what it remembers of one environment's episode, (E, ...) per leaf. It is zeros where an
-episode begins, so what happened before it cannot be seen.
+A core's carry is its memory of each environment's episode, (E, ...) per leaf. It is zeros where an episode
+starts, so nothing of an earlier episode is seen.
 """
 
 from typing import Literal, Protocol, TypeAlias
@@ -11,7 +11,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.nets.actor_critic import NO_SPLIT, Encoder, Split, put_together, sides, with_deviation
+from shoal.nets.actor_critic import (
+    NO_SPLIT,
+    Encoder,
+    Split,
+    actor_and_critic_inputs,
+    append_log_std,
+    assemble,
+)
 from shoal.nets.layers import (
     ACTIVATIONS,
     INITIALIZERS,
@@ -27,11 +34,11 @@ Kind: TypeAlias = Literal["lstm", "gru"]
 
 
 class RecurrentNetwork(Protocol):
-    """What PPO asks of a network with memory.
+    """What PPO needs of a recurrent network.
 
     encoder(obs) -> features                   (..., F), of observations with any leading shape
-    rest(num_envs) -> carry                    what is remembered at the beginning: nothing
-    unroll(features, begins, carry)            features (T, E, F), begins (T, E), carry before the first
+    initial_carry(num_envs) -> carry           the carry at the start of an episode
+    unroll(features, episode_starts, carry)    features (T, E, F), starts (T, E), carry before the first
         -> (outputs, value, carry)             outputs (T, E, num_outputs), value (T, E), carry after the last
     """
 
@@ -43,7 +50,7 @@ class RecurrentNetwork(Protocol):
 
 
 class RecurrentNetworkMaker(Protocol):
-    """Builds a `RecurrentNetwork` for an environment; pass your own to use your own."""
+    """Builds a `RecurrentNetwork` for an environment."""
 
     def __call__(self, key: Array, spec: EnvSpec, num_outputs: int) -> RecurrentNetwork: ...
 
@@ -55,7 +62,7 @@ class LSTM(eqx.Module):
     c' = sigmoid(f) c + sigmoid(i) tanh(g)
     h' = sigmoid(o) tanh(c')
 
-    The bias of f begins at 1, so that it remembers before it has learned to (Jozefowicz et al. 2015).
+    The bias of f starts at 1, so that it remembers from the start (Jozefowicz et al. 2015).
     """
 
     weight: Array  # (in, 4 size): W
@@ -64,22 +71,22 @@ class LSTM(eqx.Module):
 
     def __init__(self, key: Array, num_in: int, size: int):
         key_weight, key_recurrent = jax.random.split(key)
-        self.weight = narrow(key_weight, (num_in, 4 * size), size)
-        self.recurrent = narrow(key_recurrent, (size, 4 * size), size)
+        self.weight = uniform_by_size(key_weight, (num_in, 4 * size), size)
+        self.recurrent = uniform_by_size(key_recurrent, (size, 4 * size), size)
         self.bias = jnp.repeat(jnp.array([0.0, 1.0, 0.0, 0.0]), size)
 
     def initial_carry(self, num_envs: int) -> tuple[Array, Array]:
         zeros = jnp.zeros((num_envs, self.recurrent.shape[0]))
         return zeros, zeros
 
-    def read(self, x: Array) -> Array:
-        """x W + b, which needs no memory: of a whole sequence at once."""
+    def project(self, x: Array) -> Array:
+        """x W + b, which does not depend on the carry: for a whole sequence at once."""
         return affine(x, self.weight, self.bias)
 
-    def advance(self, carry: tuple[Array, Array], read: Array) -> tuple[tuple[Array, Array], Array]:
-        """One step on, from what was `read`: the carry (h, c), and h once more as what is seen of it."""
+    def advance(self, carry: tuple[Array, Array], projected: Array) -> tuple[tuple[Array, Array], Array]:
+        """One step: the new carry (h, c), and the output h."""
         h, c = carry
-        i, f, g, o = jnp.split(read + h @ self.recurrent, 4, -1)
+        i, f, g, o = jnp.split(projected + h @ self.recurrent, 4, -1)
         c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
         h = jax.nn.sigmoid(o) * jnp.tanh(c)
         return (h, c), h
@@ -100,25 +107,25 @@ class GRU(eqx.Module):
 
     def __init__(self, key: Array, num_in: int, size: int):
         key_weight, key_recurrent = jax.random.split(key)
-        self.weight = narrow(key_weight, (num_in, 3 * size), size)
-        self.recurrent = narrow(key_recurrent, (size, 3 * size), size)
+        self.weight = uniform_by_size(key_weight, (num_in, 3 * size), size)
+        self.recurrent = uniform_by_size(key_recurrent, (size, 3 * size), size)
         self.bias = jnp.zeros(3 * size)
         self.inner = jnp.zeros(size)
 
     def initial_carry(self, num_envs: int) -> Array:
         return jnp.zeros((num_envs, self.recurrent.shape[0]))
 
-    def read(self, x: Array) -> Array:
-        """x W + b, which needs no memory: of a whole sequence at once."""
+    def project(self, x: Array) -> Array:
+        """x W + b, which does not depend on the carry: for a whole sequence at once."""
         return affine(x, self.weight, self.bias)
 
-    def advance(self, carry: Array, read: Array) -> tuple[Array, Array]:
-        """One step on, from what was `read`: the carry h, and h once more as what is seen of it."""
+    def advance(self, carry: Array, projected: Array) -> tuple[Array, Array]:
+        """One step: the new carry h, and the output h."""
         h, size = carry, carry.shape[-1]
-        remembered = h @ self.recurrent
-        r, z = jnp.split(jax.nn.sigmoid(read[..., : 2 * size] + remembered[..., : 2 * size]), 2, -1)
-        inner = remembered[..., 2 * size :] + jnp.broadcast_to(self.inner, h.shape)
-        n = jnp.tanh(read[..., 2 * size :] + r * inner)
+        from_carry = h @ self.recurrent
+        r, z = jnp.split(jax.nn.sigmoid(projected[..., : 2 * size] + from_carry[..., : 2 * size]), 2, -1)
+        inner = from_carry[..., 2 * size :] + jnp.broadcast_to(self.inner, h.shape)
+        n = jnp.tanh(projected[..., 2 * size :] + r * inner)
         h = (1 - z) * n + z * h
         return h, h
 
@@ -127,22 +134,22 @@ CORES: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
 
 
 class RecurrentHead(eqx.Module):
-    """Dense layers, of which the first may be two halves, a core that remembers, and a last layer."""
+    """Dense layers, of which the first may be split in two, a recurrent core, and a last layer."""
 
     layers: list[Dense | SplitLayer]
     core: LSTM | GRU
     head: Dense
     activation: str = eqx.field(static=True)
 
-    def read(self, features: Array) -> Array:
-        """All that can be computed without memory."""
+    def project(self, features: Array) -> Array:
+        """All that does not depend on the carry."""
         for layer in self.layers:
             features = ACTIVATIONS[self.activation](layer(features))
-        return self.core.read(features)
+        return self.core.project(features)
 
 
 class RecurrentActorCritic(eqx.Module):
-    """A policy and a value on one encoder, each with a memory of its own."""
+    """A policy and a value on one encoder, each with its own core."""
 
     encoder: Encoder
     actor: RecurrentHead
@@ -156,29 +163,32 @@ class RecurrentActorCritic(eqx.Module):
     def unroll(
         self, features: Array, episode_starts: Array, carry: tuple[Tree, Tree]
     ) -> tuple[Array, Array, tuple[Tree, Tree]]:
-        """T steps on; the carry is zeros wherever an episode begins."""
+        """T steps; the carry is zeros wherever an episode starts."""
 
         def advance(carry, now):
-            (acts, judges), episode_starts = now
+            (for_actor, for_critic), episode_starts = now
             actor, critic = reset_carry(episode_starts, carry)
-            actor, acts = self.actor.core.advance(actor, acts)
-            critic, judges = self.critic.core.advance(critic, judges)
-            return (actor, critic), (acts, judges)
+            actor, actor_out = self.actor.core.advance(actor, for_actor)
+            critic, critic_out = self.critic.core.advance(critic, for_critic)
+            return (actor, critic), (actor_out, critic_out)
 
-        acting, judging = sides(self.encoder)
-        read = (self.actor.read(features[..., acting]), self.critic.read(features[..., judging]))
-        carry, (acts, judges) = jax.lax.scan(advance, carry, (read, episode_starts))
-        outputs = with_deviation(self.actor.head(acts), self.log_std)
-        return outputs, self.critic.head(judges)[..., 0], carry
+        actor_input, critic_input = actor_and_critic_inputs(self.encoder)
+        projected = (
+            self.actor.project(features[..., actor_input]),
+            self.critic.project(features[..., critic_input]),
+        )
+        carry, (actor_out, critic_out) = jax.lax.scan(advance, carry, (projected, episode_starts))
+        outputs = append_log_std(self.actor.head(actor_out), self.log_std)
+        return outputs, self.critic.head(critic_out)[..., 0], carry
 
 
-def narrow(key: Array, shape: tuple[int, ...], size: int) -> Array:
-    """Uniform within +-1 / sqrt(size), as PyTorch's cores begin."""
+def uniform_by_size(key: Array, shape: tuple[int, ...], size: int) -> Array:
+    """Uniform within +-1 / sqrt(size), PyTorch's default for recurrent cores."""
     return jax.random.uniform(key, shape, minval=-(size**-0.5), maxval=size**-0.5)
 
 
 def reset_carry(episode_starts: Array, carry: Tree) -> Tree:
-    """Zeros where an episode begins; carry (E, ...) per leaf, begins (E,).
+    """Zeros where an episode starts; carry (E, ...) per leaf, episode_starts (E,).
 
     >>> reset_carry(jnp.array([True, False]), jnp.ones((2, 3))).tolist()
     [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
@@ -198,10 +208,10 @@ def recurrent_actor_critic(
     init_log_std: float = 0.0,
     split: Split = NO_SPLIT,
 ) -> RecurrentNetworkMaker:
-    """The usual actor-critic (`networks.actor_critic`) with cores of `size` before its heads.
+    """The usual actor-critic (`nets.actor_critic`) with cores of `size` before its heads.
 
-    Vectors go through separate `hidden` layers to the actor's core and the critic's; images through a shared
-    convolutional encoder and straight to the cores.
+    Vectors go through separate `hidden` layers to the actor's core and the critic's; images go through a
+    shared convolutional encoder to the cores.
 
     >>> import shoal
     >>> spec = shoal.make("CartPole-v1").spec
@@ -213,16 +223,16 @@ def recurrent_actor_critic(
     """
     check_activation(activation)
 
-    def part(key: Array, sizes: tuple[int, ...], num_out: int, gain: float) -> RecurrentHead:
+    def make_head(key: Array, sizes: tuple[int, ...], num_out: int, gain: float) -> RecurrentHead:
         key_core, key_head, *keys = jax.random.split(key, len(sizes) + 1)
         ends = zip(keys, sizes[:-1], sizes[1:], strict=True)
         layers = [Dense(*end, INITIALIZERS[init]) for end in ends]
         core = CORES[kind](key_core, sizes[-1], size)
         return RecurrentHead(layers, core, Dense(key_head, size, num_out, orthogonal(gain)), activation)
 
-    return put_together(
+    return assemble(
         RecurrentActorCritic,
-        part,
+        make_head,
         hidden=hidden,
         critic_hidden=critic_hidden,
         activation=activation,

@@ -46,7 +46,7 @@ def generalised_advantages(
 
 
 def discounted_returns(start: Array, reward: Array, over: Array, gamma: Array | float) -> tuple[Array, Array]:
-    """Running discounted returns R_t = gamma R_{t-1} + r_t, begun anew after each end.
+    """Running discounted returns R_t = gamma R_{t-1} + r_t, reset to 0 after each end.
 
     start (E,), reward and over (T, E) -> the value to start the next rollout from (E,), all R (T, E).
     """
@@ -69,11 +69,11 @@ def rewards_to_go(
 ) -> Array:
     """Discounted rewards up to the end of the episode or of the rollout, all arguments (T, E).
 
-    G_t = r_t + gamma G_{t+1}, where the episode and the rollout go on
+    G_t = r_t + gamma G_{t+1}, where the episode and the rollout continue
     G_t = r_t + gamma b_t,     at a truncation and at the rollout's last step
     G_t = r_t,                 at a termination
 
-    `bootstrap[t]` is b_t, what is expected of the observation after step t.
+    `bootstrap[t]` is b_t, the value of the observation after step t.
 
     >>> import jax.numpy as jnp
     >>> one = jnp.ones((3, 1))
@@ -95,6 +95,6 @@ def rewards_to_go(
 
 
 def standardise_advantages(advantage: Array, weight: Array, axes: tuple[str, ...] = ()) -> Array:
-    """Mean 0 and deviation 1 over the valid samples; a lone sample stays finite."""
+    """Mean 0 and deviation 1 over the valid samples; finite for a single sample too."""
     centred = advantage - weighted_mean(advantage, weight, axes)
     return centred / (jnp.sqrt(weighted_mean(centred**2, weight, axes)) + 1e-8)

@@ -11,7 +11,7 @@ from jax import Array
 from shoal.types import ActionSpace, Box, Discrete, MultiBinary, MultiDiscrete
 
 TINY = 1e-12
-"""Probabilities and variances are taken for at least this where their logarithm is asked for."""
+"""The smallest probability or variance that a logarithm is taken of."""
 
 
 class Distribution(NamedTuple):
@@ -67,7 +67,7 @@ def categorical(num: int) -> Distribution:
     """One of `num` choices with probabilities softmax(outputs)."""
 
     def log_prob(outputs, action):
-        # A comparison and a sum rather than an index: its gradient is no scatter.
+        # A comparison and a sum rather than an index: its gradient is not a scatter.
         choices = jax.lax.broadcasted_iota(action.dtype, outputs.shape, outputs.ndim - 1)
         return jnp.sum(jnp.where(choices == action[..., None], jax.nn.log_softmax(outputs), 0.0), -1)
 
@@ -160,7 +160,7 @@ def bernoulli(num: int) -> Distribution:
 def gaussian(shape: tuple[int, ...]) -> Distribution:
     """Independent normals; outputs are the means, then the logarithms of the standard deviations.
 
-    Actions are not squashed: what is stored is what was drawn, and the environment's door clips it.
+    Actions are not squashed: rollouts hold them as drawn, and environments clip them.
     """
     size = int(np.prod(shape))
     half_log_tau = 0.5 * float(np.log(2 * np.pi))

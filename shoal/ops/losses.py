@@ -1,4 +1,4 @@
-"""Losses, one number per sample; whoever calls them takes the mean."""
+"""Losses, one number per sample; the caller takes the mean."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -9,7 +9,7 @@ from jax import Array
 from shoal.ops.statistics import weighted_mean
 
 Error: TypeAlias = Callable[[Array, Array], Array]
-"""How wrong a value is, from the value and its target."""
+"""error(value, target), one number per sample."""
 
 
 def clipped_surrogate(ratio: Array, advantage: Array, clip: Array | float) -> Array:
@@ -23,7 +23,7 @@ def clipped_surrogate(ratio: Array, advantage: Array, clip: Array | float) -> Ar
 
 
 def surrogate(ratio: Array, advantage: Array) -> Array:
-    """-r A, the policy gradient with nothing to hold it back."""
+    """-r A, the policy gradient without clipping."""
     return -ratio * advantage
 
 
@@ -45,7 +45,7 @@ def huber_error(value: Array, target: Array, delta: float) -> Array:
 
 
 def clipped_error(error: Error, value: Array, old_value: Array, target: Array, clip: Array | float) -> Array:
-    """The larger of the errors of V and of V held within +-clip of the value before the update.
+    """The larger of the errors of V and of V clipped to within +-clip of the value before the update.
 
     >>> import jax.numpy as jnp
     >>> clipped_error(squared_error, jnp.array(3.0), jnp.array(1.0), jnp.array(4.0), 0.5).item()
@@ -68,14 +68,14 @@ def explained_variance(value: Array, target: Array, weight: Array, axes: tuple[s
 
 
 def shares(terms: dict[str, Array]) -> dict[str, Array]:
-    """The loss as a whole, and how much of its size each term makes up."""
+    """The total loss, and the share of each term's absolute value in their sum."""
     size = sum(jnp.abs(term) for term in terms.values()) + 1e-12
     parts = {name.replace("loss/", "loss_share/"): jnp.abs(term) / size for name, term in terms.items()}
     return parts | {"loss/total": jnp.asarray(sum(terms.values()))}
 
 
 def adapt_kl_coef(kl_coef: Array, kl: Array, goal: Array) -> Array:
-    """Double the penalty's weight after too large a step, halve it after too small a one.
+    """Double the penalty's coefficient where kl > 1.5 goal, halve it where kl < goal / 1.5.
 
     >>> [adapt_kl_coef(1.0, kl, 0.01).item() for kl in (0.1, 0.01, 0.001)]
     [2.0, 1.0, 0.5]

@@ -1,8 +1,8 @@
 """Action masks: which choices an environment allows at each observation.
 
-An environment whose observations are named says so in a part called `action_mask`: one entry per choice, of
-several choices side by side, 0 where it is forbidden; of switches, 0 where one stays off. A choice of which
-nothing is allowed, as at an episode's end, counts as free.
+A part of a named observation called `action_mask` has one entry per choice, 0 where it is forbidden. Several
+choices stand side by side. A switch with entry 0 stays off. A choice of which nothing is allowed, as at an
+episode's end, is unrestricted.
 """
 
 from math import prod
@@ -15,23 +15,23 @@ from shoal.errors import ShoalError
 from shoal.types import ActionSpace, Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Tree
 
 ACTION_MASK = "action_mask"
-"""What the part of an observation is called that says what is allowed."""
+"""The part of an observation that holds the mask."""
 
 FORBIDDEN = -1e9
-"""The logit, or value, of what is forbidden: its probability is 0, and nothing that follows is infinite."""
+"""The logit, or value, of a forbidden choice: its probability is 0, and no later result is infinite."""
 
 
-def visible(parts: Tree) -> Tree:
-    """Named observations, or their spaces, without the mask: what a network sees of them.
+def without_mask(parts: Tree) -> Tree:
+    """Named observations, or their spaces, without the mask; a single one unchanged.
 
-    >>> visible({"obs": 1, "action_mask": 2})
+    >>> without_mask({"obs": 1, "action_mask": 2})
     {'obs': 1}
     """
     return {name: x for name, x in parts.items() if name != ACTION_MASK} if isinstance(parts, dict) else parts
 
 
 def allowed(space: ActionSpace, obs: Tree, shape: tuple[int, ...]) -> Array | None:
-    """What may be chosen, bool in the shape (..., num_outputs) of a policy's outputs; None if anything may.
+    """Which choices are allowed, bool in the shape (..., num_outputs) of a policy's outputs; None if all are.
 
     >>> allowed(Discrete(3), {"action_mask": jnp.array([[1, 0, 1], [0, 0, 0]])}, (2, 3)).tolist()
     [[True, False, True], [True, True, True]]
@@ -46,7 +46,7 @@ def allowed(space: ActionSpace, obs: Tree, shape: tuple[int, ...]) -> Array | No
 
 
 def restrict(space: ActionSpace, obs: Tree, outputs: Array) -> Array:
-    """A policy's logits, or the values of actions, where what is forbidden cannot be chosen."""
+    """A policy's logits, or the values of actions, with `FORBIDDEN` for forbidden choices."""
     mask = allowed(space, obs, outputs.shape)
     return outputs if mask is None else jnp.where(mask, outputs, FORBIDDEN)
 
@@ -64,14 +64,14 @@ def check(spec: EnvSpec) -> None:
     if entries != choices:
         raise ShoalError(
             f"{spec.name}: its action_mask has {entries} entries, its actions {choices} choices; "
-            "they must be one to one, several choices side by side"
+            "each choice needs one entry, several choices side by side"
         )
-    if not visible(spec.observation):
+    if not without_mask(spec.observation):
         raise ShoalError(f"{spec.name}: there is nothing to observe beside the action_mask; add a part")
 
 
 def _nums(space: ActionSpace) -> tuple[int, ...]:
-    """How many choices there are, of each."""
+    """How many choices each part of an action has."""
     match space:
         case Discrete(num):
             return (num,)

@@ -1,4 +1,4 @@
-"""Peers: many policies as one, so that a penalty costs the same however many there are.
+"""Peers: many policies as one, so that the cost of a penalty does not grow with their number.
 
 sum_j w_j KL(p_j || q) = W KL(m || q) + gap,  m with the mean moments of the p_j, W = sum_j w_j
 sum_j w_j KL(q || p_j) = W KL(q || g) + gap,  g with their mean natural parameters
@@ -19,11 +19,11 @@ Form: TypeAlias = Literal["sum", "mixture"]
 
 
 class PeerPolicy(NamedTuple):
-    """Other policies as one: the penalty is weight KL + gap."""
+    """The peers' policies as one: the penalty is weight KL + gap."""
 
     outputs: Array  # (..., num_outputs)
     weight: Array  # (...)
-    gap: Array  # (...) how far the others are from their average, which is not the learner's to change
+    gap: Array  # (...) how far the peers are from their average; constant for the learner
 
 
 def policy_terms(distribution: Distribution, direction: Direction, form: Form, outputs: Array):
@@ -36,12 +36,12 @@ def policy_terms(distribution: Distribution, direction: Direction, form: Form, o
 def aggregate(
     distribution: Distribution, direction: Direction, form: Form, targets: PeerTargets
 ) -> PeerPolicy:
-    """The one policy that stands for all peers; without peers, the weight is 0."""
+    """One policy in place of all peers; without peers, its weight is 0."""
     some = targets.weight > 0
     total = jnp.where(some, targets.weight, 1.0)
     terms, constant = targets.terms
-    nobody, _ = policy_terms(distribution, direction, form, jnp.zeros_like(terms))
-    average = jnp.where(some[..., None], terms / total[..., None], nobody)
+    neutral, _ = policy_terms(distribution, direction, form, jnp.zeros_like(terms))
+    average = jnp.where(some[..., None], terms / total[..., None], neutral)
     if averages_logarithms(direction, form):
         outputs = distribution.from_natural(average)
         gap = constant - targets.weight * distribution.log_partition(outputs)
@@ -54,14 +54,14 @@ def aggregate(
 
 
 def penalty(distribution: Distribution, direction: Direction, peers: PeerPolicy, outputs: Array) -> Array:
-    """What the learner's policy pays for differing from the others', per sample."""
+    """weight KL + gap between the learner's policy and its peers', per sample."""
     theirs = peers.outputs
     kl = distribution.kl(theirs, outputs) if direction == "forward" else distribution.kl(outputs, theirs)
     return peers.weight * kl + peers.gap
 
 
 def output_terms(outputs: Array) -> tuple[Array, Array]:
-    """What sum_j w_j ||x - x_j||^2 is made of: x_j and its squared length, which add up."""
+    """The terms of sum_j w_j ||x - x_j||^2 that are summed over peers: x_j and its squared length."""
     return outputs, jnp.sum(outputs**2, -1)
 
 

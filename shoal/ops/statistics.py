@@ -1,4 +1,4 @@
-"""Running counts, means and spreads that merge exactly, however the data was divided."""
+"""Running counts, means and squared deviations that merge exactly, however the data is divided."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ def empty(shape: tuple[int, ...] = ()) -> Running:
 def summarise(x: Array, weight: Array, axes: tuple[str, ...] = ()) -> Running:
     """Statistics of `x` over the leading axes it shares with `weight` (1 counts, 0 does not).
 
-    Where the data is divided over mapped `axes`, they are of all of it.
+    Where the data is divided over mapped `axes`, all of it counts.
     """
     weight = weight.astype(jnp.float32)
     leading = tuple(range(weight.ndim))
@@ -54,13 +54,13 @@ def merge(a: Running, b: Running) -> Running:
     return Running(count, a.mean + delta * share, a.m2 + b.m2 + delta**2 * a.count * share)
 
 
-def pool(rows: Running) -> Running:
-    """All rows of statistics with a leading axis, merged into one."""
-    share = rows.count / jnp.maximum(jnp.sum(rows.count), 1e-8)
+def pool(stacked: Running) -> Running:
+    """Statistics with a leading axis, merged into one."""
+    share = stacked.count / jnp.maximum(jnp.sum(stacked.count), 1e-8)
     weight = lambda w, x: w.reshape(w.shape + (1,) * (x.ndim - 1))
-    mean = jnp.sum(weight(share, rows.mean) * rows.mean, 0)
-    between = weight(rows.count, rows.mean) * (rows.mean - mean[None]) ** 2
-    return Running(jnp.sum(rows.count), mean, jnp.sum(rows.m2 + between, 0))
+    mean = jnp.sum(weight(share, stacked.mean) * stacked.mean, 0)
+    between = weight(stacked.count, stacked.mean) * (stacked.mean - mean[None]) ** 2
+    return Running(jnp.sum(stacked.count), mean, jnp.sum(stacked.m2 + between, 0))
 
 
 def variance(s: Running) -> Array:

@@ -55,7 +55,7 @@ def num_rows(tree: Tree) -> int:
 
 
 def as_matrix(tree: Tree) -> tuple[Array, Callable[[Array], Tree]]:
-    """Every row's numbers side by side, (L, D), and the way back.
+    """A tree with a leading axis as a matrix (L, D), and the way back.
 
     >>> import jax.numpy as jnp
     >>> matrix, back = as_matrix({"w": jnp.ones((3, 2, 2)), "b": jnp.zeros((3, 1))})
@@ -75,7 +75,7 @@ def as_matrix(tree: Tree) -> tuple[Array, Callable[[Array], Tree]]:
 
 
 def align(flags: Array, x: Array) -> Array:
-    """Flags about the leading axes of x, with as many axes as x has."""
+    """Flags of the leading axes of x, with axes of length 1 for the others."""
     return flags.reshape(flags.shape + (1,) * (x.ndim - flags.ndim))
 
 
@@ -100,16 +100,16 @@ def vmap_in_groups(size: int, function: Callable, in_axes: tuple) -> Callable:
 @partial(register_dataclass, data_fields=["rows"], meta_fields=["slots"])
 @dataclass(frozen=True)
 class ByDevice:
-    """Rows laid out by device: each device has a share of the same length, the shorter ones filled up."""
+    """Rows laid out by device: each device has a part of the same length; shorter parts are padded."""
 
     rows: Tree
-    """(M, ...) per leaf; in those that fill up, nothing counts."""
+    """(M, ...) per leaf; the padding is ignored."""
     slots: tuple[int, ...]
-    """Where each row lies, in the order the rows have on one device."""
+    """The index of each row, in the order the rows have on one device."""
 
 
 def pack(tree: Tree) -> Tree:
-    """The tree with the rows of every `ByDevice` as they are on one device, which any number can load.
+    """The tree with every `ByDevice` laid out for one device: the form that checkpoints have.
 
     >>> import numpy as np
     >>> pack({"a": ByDevice(np.array([5, 0, 6, 7]), (0, 2, 3))})["a"].tolist()
@@ -120,7 +120,7 @@ def pack(tree: Tree) -> Tree:
 
 
 def unpack(packed: Tree, like: Tree) -> Tree:
-    """What `pack` made, laid out as in `like`, whose rows fill up the shares.
+    """The way back from `pack`, laid out as in `like`, whose rows are the padding.
 
     >>> import numpy as np
     >>> unpack({"a": np.array([5, 6, 7])}, {"a": ByDevice(np.zeros(4, int), (0, 1, 3))})["a"].rows.tolist()

@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.distributed.mesh import num_processes
 from shoal.distributed.processes import (
-    FailedElsewhere,
+    OtherProcessFailed,
     broadcast_from_first,
     connect,
     fetch,
@@ -163,7 +163,7 @@ def run_session(session: Session) -> Generator[Report, None, None]:
                     save_report(session, report)
                     saved_step, saved_at, best = report.step, time.monotonic(), max(best, score)
     except Exception as error:
-        in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | FailedElsewhere)
+        in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | OtherProcessFailed)
         raise
     finally:
         if in_step and report is not None and report.step != saved_step and can_save(report):

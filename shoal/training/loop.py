@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from shoal.distributed.processes import FailedElsewhere, broadcast_from_first, fetch, first_rank_where
+from shoal.distributed.processes import OtherProcessFailed, broadcast_from_first, fetch, first_rank_where
 from shoal.envs.adapters.host import take_crash
 from shoal.training.config import TrainConfig
-from shoal.training.profile import Profile, staged
+from shoal.training.profile import Profile, profiled
 from shoal.training.program import Progress, Trainer, TrainState, make_trainer
 from shoal.training.scores import score_metrics
 
@@ -90,7 +90,7 @@ def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | Non
     config = trainer.config
     began = time.perf_counter()
     iteration, count, valid_steps = int(state.iteration), 1, 0
-    advance = staged(trainer.stages, state, profile) if profile else compiled(trainer, state)
+    advance = profiled(trainer.stages, state, profile) if profile else compiled(trainer, state)
     compare = trainer.compare.lower(state).compile() if config.learners > 1 else None
     first_rank_where(False)  # until everyone has compiled
     compile_seconds = time.perf_counter() - began
@@ -147,5 +147,5 @@ def run(advance: Advance, state: TrainState, count: int) -> tuple[TrainState, Pr
     progress = jax.device_get(progress)
     crash = take_crash()
     if (where := first_rank_where(crash is not None)) is not None:
-        raise crash or FailedElsewhere(f"rank {where} failed")
+        raise crash or OtherProcessFailed(f"rank {where} failed")
     return state, progress

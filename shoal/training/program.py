@@ -19,7 +19,7 @@ from shoal.distributed.mesh import (
     REPLICATED,
     compiler_options,
     group_size,
-    local_rows,
+    local_envs,
     num_processes,
     on_each_device,
     psum,
@@ -192,7 +192,7 @@ def make_parts(
     group = group_size(devices, config.learners) if apart else on_device
     exchange = exchange or make_exchange_for(config, made, devices, group)
     seeds = to_device_order(row_seeds(config, start), devices)
-    env = recipe.build(local_rows(seeds, devices), False)
+    env = recipe.build(local_envs(seeds, devices), False)
     if config.hard_resets and env.restart is None:
         raise ShoalError(f"{config.env} cannot start new episodes at any time: leave hard_resets out")
     return Parts(config, recipe, env, made, exchange, devices, group)

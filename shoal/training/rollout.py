@@ -22,7 +22,7 @@ class Episodes(NamedTuple):
 
     running_return: Array  # (L, E) or (L, E, A)
     running_length: Array  # (L, E) int32
-    returns: Array  # (L, WINDOW) or (L, WINDOW, A), NaN until an episode has filled the place
+    returns: Array  # (L, WINDOW) or (L, WINDOW, A), NaN until there are as many
     lengths: Array  # (L, WINDOW)
     finished: Array  # (L,) int32, how many so far
 
@@ -36,7 +36,7 @@ class EnvStates(NamedTuple):
 
 
 class Acting(NamedTuple):
-    """What one step of acting hands to the next."""
+    """The carry of the acting loop."""
 
     private: Tree  # the learners', leading L
     state: Tree  # the environments'
@@ -64,14 +64,15 @@ def restart_envs(
     env: Env, learner: Learner, keys: Array, cohort: LearnerState, envs: EnvStates, shards: int = 1
 ) -> tuple[LearnerState, EnvStates]:
     """New episodes in every environment, in the same worlds; keys (L,). Unfinished episodes do not count."""
-    assert env.restart is not None, "`make_trainer` asks for it"
+    assert env.restart is not None, "`make_trainer` checks it"
     num_learners, num_envs = envs.step.valid.shape
-    row_keys = jax.vmap(lambda key: jax.random.split(key, num_envs * shards))(keys)
-    state, step = env.restart(own_shard(row_keys, 1, shards).reshape(-1), envs.state)
-    zero = {
-        name: jnp.zeros_like(getattr(envs.episodes, name)) for name in ("running_return", "running_length")
-    }
-    envs = EnvStates(state, trees.split_axis(step, num_learners), envs.episodes._replace(**zero))
+    env_keys = jax.vmap(lambda key: jax.random.split(key, num_envs * shards))(keys)
+    state, step = env.restart(own_shard(env_keys, 1, shards).reshape(-1), envs.state)
+    episodes = envs.episodes._replace(
+        running_return=jnp.zeros_like(envs.episodes.running_return),
+        running_length=jnp.zeros_like(envs.episodes.running_length),
+    )
+    envs = EnvStates(state, trees.split_axis(step, num_learners), episodes)
     return jax.vmap(learner.on_restart)(cohort), envs
 
 
@@ -86,8 +87,8 @@ def draw_noise(
     key_act, key_env = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
     noise = jax.vmap(lambda key: learner.draw(key, (num_steps, num_envs)), out_axes=1)(key_act)
     noise = jax.tree.map(lambda x: own_shard(x, 2, shards), noise)
-    row_keys = jax.vmap(lambda key: jax.random.split(key, num_envs))(key_env)
-    return noise, env.draw(own_shard(row_keys, 1, shards).reshape(-1), envs.state, num_steps)
+    env_keys = jax.vmap(lambda key: jax.random.split(key, num_envs))(key_env)
+    return noise, env.draw(own_shard(env_keys, 1, shards).reshape(-1), envs.state, num_steps)
 
 
 def begin_acting(cohort: LearnerState, envs: EnvStates) -> Acting:
@@ -101,8 +102,8 @@ def act(
     """One step of every learner in its environments; its actions and the time step, (L, E, ...)."""
     state = cohort._replace(private=acting.private)
     action, private = jax.vmap(learner.act)(state, acting.obs, noise, acting.episode_starts)
-    env_state, rows = env.step(acting.state, trees.merge_axes(action), chance)
-    step = trees.split_axis(rows, acting.episode_starts.shape[0])
+    env_state, step = env.step(acting.state, trees.merge_axes(action), chance)
+    step = trees.split_axis(step, acting.episode_starts.shape[0])
     return Acting(private, env_state, step.obs, ~step.valid), action, step
 
 
@@ -115,10 +116,10 @@ def collect(
     envs: EnvStates,
     shards: int = 1,
 ) -> tuple[EnvStates, LearnerState, Rollout]:
-    """Let every learner act for `num_steps` steps in its environments.
+    """Every learner acts for `num_steps` steps in its environments.
 
     keys (L,). Returns rollouts time-major, (T, L, E, ...), with `last_obs` (L, E, ...). Where `shards`
-    devices share the learners, E are this device's environments; they see what they would see on one.
+    devices share the learners, E counts this device's environments; the rollouts are those of one device.
     """
     noise, chance = draw_noise(env, learner, num_steps, keys, envs, shards)
 
@@ -129,7 +130,7 @@ def collect(
 
     start = begin_acting(cohort, envs)
     last, (rollout, info) = jax.lax.scan(advance, start, (noise, chance))
-    # Scores are counted afterwards: in the loop above each operation costs time, whatever its size.
+    # Scores are counted afterwards: in the loop above every operation costs time, even a small one.
     episodes = envs.episodes
     running = (episodes.running_return, episodes.running_length)
     running, finished = jax.lax.scan(accumulate_scores, running, raw_outcome(rollout, info), unroll=4)
@@ -147,9 +148,9 @@ def collect(
 
 
 def raw_outcome(seen: Rollout | TimeStep, info: dict[str, Array]) -> tuple[Array, Array, Array]:
-    """What a score is made of: the raw reward, whether it counts, whether the episode is over.
+    """The raw reward, whether the step is valid, whether the scored episode is over.
 
-    An environment that shows its learner other rewards or other ends than its own says so in `info`.
+    `info` has the raw reward and end where the learner sees others (clipped rewards, lost lives).
     """
     raw_reward = info.get("raw_reward", seen.reward)
     over = info.get("episode_over", seen.terminated | seen.truncated)
@@ -159,7 +160,7 @@ def raw_outcome(seen: Rollout | TimeStep, info: dict[str, Array]) -> tuple[Array
 def accumulate_scores(
     running: tuple[Array, Array], step: tuple[Array, Array, Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
-    """Add a step's outcome to the running returns and lengths; where an episode ends, hand them over."""
+    """Add a step to the running returns and lengths; returns them as finished where an episode ends."""
     (total, length), (reward, valid, over) = running, step
     total = total + jnp.where(trees.align(valid, reward), reward, 0.0)
     length = length + valid
@@ -174,9 +175,9 @@ def record_episodes(
     """Write a rollout's finished episodes, (T, E), into one learner's ring of the last `WINDOW`."""
     returns, lengths, count = ring
     over, total, length = (x.reshape(-1, *x.shape[2:]) for x in finished)
-    place = count + jnp.cumsum(over)  # counted from 1
-    end = place[-1]
-    kept = over & (place > end - WINDOW)  # so that no place is written twice
-    place = jnp.where(kept, (place - 1) % WINDOW, WINDOW)
-    returns = returns.at[place].set(total, mode="drop")
-    return returns, lengths.at[place].set(length.astype(jnp.float32), mode="drop"), end
+    number = count + jnp.cumsum(over)  # counted from 1
+    end = number[-1]
+    kept = over & (number > end - WINDOW)  # so that no index is written twice
+    index = jnp.where(kept, (number - 1) % WINDOW, WINDOW)
+    returns = returns.at[index].set(total, mode="drop")
+    return returns, lengths.at[index].set(length.astype(jnp.float32), mode="drop"), end

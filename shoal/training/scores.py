@@ -1,4 +1,4 @@
-"""How learners stand: their scores, and how far they are from each other."""
+"""The learners' scores, and how far the learners are from each other."""
 
 import warnings
 from typing import Any
@@ -20,7 +20,7 @@ RECENT = 20
 
 
 def current_scores(spec: EnvSpec, episodes: Episodes, samples: Array) -> Scores:
-    """How the learners stand, for an exchange to use: their returns are of the last `RECENT` episodes."""
+    """The learners' scores for an exchange; returns are means of the last `RECENT` episodes."""
     window, scored = episodes.returns.shape[1], team_return(spec, episodes.returns)
     age = (episodes.finished[:, None] - 1 - jnp.arange(window)[None]) % window
     known = jnp.isfinite(scored) & (age < RECENT)
@@ -33,23 +33,23 @@ def current_scores(spec: EnvSpec, episodes: Episodes, samples: Array) -> Scores:
 def disagreement(learner: Learner, cohort: LearnerState, obs: Tree) -> dict[str, Array]:
     """How far each learner's parameters are from the mean, and its policy from some others'.
 
-    The policies are those of up to `PEERS` learners, evenly spaced along the cohort, at the
-    observations (L, E, ...) before the learner.
+    The others are up to `PEERS` learners, evenly spaced along the cohort; policies are compared at the
+    learner's observations (L, E, ...).
     """
-    rows, _ = trees.as_matrix(cohort.params)
-    apart = {"disagreement/params": jnp.linalg.norm(rows - jnp.mean(rows, 0, keepdims=True), axis=1)}
+    params, _ = trees.as_matrix(cohort.params)
+    metrics = {"disagreement/params": jnp.linalg.norm(params - jnp.mean(params, 0, keepdims=True), axis=1)}
     if learner.distance is None:
-        return apart
-    num_learners = rows.shape[0]
+        return metrics
+    num_learners = params.shape[0]
     shifts = sorted({round(k * num_learners / (PEERS + 1)) for k in range(1, PEERS + 1)} - {0, num_learners})
-    read = lambda cohort: LearnerState(cohort.params, cohort.statistics, (), (), ())
+    policies = lambda cohort: LearnerState(cohort.params, cohort.statistics, (), (), ())
 
-    def apart_from(shift):
-        others = jax.tree.map(lambda x: jnp.roll(x, shift, 0), read(cohort))
-        apart = jax.vmap(learner.distance)(read(cohort), others, obs)
-        return jnp.mean(apart, tuple(range(1, apart.ndim)))
+    def distance_to(shift):
+        others = jax.tree.map(lambda x: jnp.roll(x, shift, 0), policies(cohort))
+        distance = jax.vmap(learner.distance)(policies(cohort), others, obs)
+        return jnp.mean(distance, tuple(range(1, distance.ndim)))
 
-    return apart | {"disagreement/policy": jnp.mean(jnp.stack([apart_from(s) for s in shifts]), 0)}
+    return metrics | {"disagreement/policy": jnp.mean(jnp.stack([distance_to(s) for s in shifts]), 0)}
 
 
 def score_metrics(spec: EnvSpec, episodes: Episodes) -> dict[str, np.ndarray]:
@@ -57,7 +57,7 @@ def score_metrics(spec: EnvSpec, episodes: Episodes) -> dict[str, np.ndarray]:
     returns, lengths, finished = fetch((episodes.returns, episodes.lengths, episodes.finished))
     total = team_return(spec, returns)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, as wanted
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of no episodes is NaN
         return {
             "return_mean": np.nanmean(total, 1),
             "return_std": np.nanstd(total, 1),
@@ -77,7 +77,7 @@ def best_learner(scores: Any) -> int:
 
 
 def team_return(spec: EnvSpec, returns: Any) -> Any:
-    """The score of a learner: (...) as it is; of (..., A) agents' returns the first team's sum."""
+    """A learner's score: its return, or with agents (..., A) the sum of the first team's."""
     if spec.agents is None:
         return returns
     mine = np.array(spec.teams or [0] * spec.agents) == 0
@@ -85,10 +85,12 @@ def team_return(spec: EnvSpec, returns: Any) -> Any:
 
 
 def by_team(spec: EnvSpec, returns: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns (..., A) by agent and by team, and how often each team has more than any other, each (...).
+    """Returns (..., A) by agent and by team, and how often each team wins, each (...).
 
-    A draw is half a win for each of two; an episode that is not over (NaN) counts for nobody.
+    The team with the largest return wins; a draw of two counts half for each. An unfinished episode (NaN)
+    does not count.
 
+    >>> from shoal.types import Box, Discrete
     >>> spec = EnvSpec("game", "jax", Box((1,)), Discrete(2), agents=3, teams=(0, 0, 1))
     >>> found = by_team(spec, np.array([[1.0, 2.0, 4.0], [1.0, 1.0, 2.0]]))
     >>> found["return_team0"].tolist(), found["win_rate_team1"].tolist()
@@ -97,11 +99,11 @@ def by_team(spec: EnvSpec, returns: np.ndarray) -> dict[str, np.ndarray]:
     if spec.agents is None:
         return {}
     each = {f"return_agent{agent}": returns[..., agent] for agent in range(spec.agents)}
-    sides = sorted(set(spec.teams))
-    if len(sides) < 2:
+    teams = sorted(set(spec.teams))
+    if len(teams) < 2:
         return each
-    totals = np.stack([returns[..., np.array(spec.teams) == side].sum(-1) for side in sides])
-    first = totals == totals.max(0)
-    won = np.where(np.isnan(totals), np.nan, first / np.maximum(first.sum(0), 1))
-    each |= {f"return_team{side}": totals[row] for row, side in enumerate(sides)}
-    return each | {f"win_rate_team{side}": won[row] for row, side in enumerate(sides)}
+    totals = np.stack([returns[..., np.array(spec.teams) == team].sum(-1) for team in teams])
+    winners = totals == totals.max(0)
+    won = np.where(np.isnan(totals), np.nan, winners / np.maximum(winners.sum(0), 1))
+    each |= {f"return_team{team}": totals[i] for i, team in enumerate(teams)}
+    return each | {f"win_rate_team{team}": won[i] for i, team in enumerate(teams)}

@@ -12,7 +12,7 @@ from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners import ppo
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
-from shoal.nets import layers
+from shoal.nets import convolutions, layers
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
 from shoal.types import Box, EnvSpec, JaxEnv, Rollout
@@ -172,10 +172,10 @@ def test_pictures_are_not_standardised():
 @pytest.mark.parametrize(
     ("kind", "shape", "flat", "num_out"),
     [
-        (layers.NatureCNN, (84, 84, 4), 7 * 7 * 64, 512),
-        (layers.NatureCNN, (36, 36, 3), 1 * 1 * 64, 512),
-        (layers.Impala, (64, 64, 3), 8 * 8 * 32, 256),
-        (layers.Impala, (84, 84, 4), 11 * 11 * 32, 256),
+        (convolutions.NatureCNN, (84, 84, 4), 7 * 7 * 64, 512),
+        (convolutions.NatureCNN, (36, 36, 3), 1 * 1 * 64, 512),
+        (convolutions.Impala, (64, 64, 3), 8 * 8 * 32, 256),
+        (convolutions.Impala, (84, 84, 4), 11 * 11 * 32, 256),
     ],
 )
 def test_the_shapes_of_the_picture_networks(kind, shape, flat, num_out):
@@ -184,7 +184,7 @@ def test_the_shapes_of_the_picture_networks(kind, shape, flat, num_out):
     assert network.dense.weight.shape == (flat, num_out)
     obs = jax.ShapeDtypeStruct((5, 2, *shape), jnp.uint8)
     assert jax.eval_shape(lambda network, obs: network(obs), network, obs).shape == (5, 2, num_out)
-    if kind is layers.NatureCNN:
+    if kind is convolutions.NatureCNN:
         kernels = [layer.weight.shape for layer in network.layers]
         assert kernels == [(8, 8, shape[-1], 32), (4, 4, 32, 64), (3, 3, 64, 64)]
     else:
@@ -194,4 +194,4 @@ def test_the_shapes_of_the_picture_networks(kind, shape, flat, num_out):
 
 def test_small_or_real_valued_pictures_are_vectors():
     boxes = [Box((35, 84, 3), dtype="uint8"), Box((84, 84, 3)), Box((84, 84), dtype="uint8")]
-    assert [layers.is_image(box) for box in (*boxes, PICTURE)] == [False, False, False, True]
+    assert [convolutions.is_image(box) for box in (*boxes, PICTURE)] == [False, False, False, True]

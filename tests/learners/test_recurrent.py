@@ -63,7 +63,7 @@ def test_an_lstm_by_hand():
         LSTM, [[1.0, 0.0, np.log(2) / 2, 1.0]], [[-2.0, np.log(3), 0.0, 0.0]], np.array([0.0, 0.0, 0.0, -2.0])
     )
     c = (np.log(2) - 0.3) / 0.75  # so that c' = 0.75 c + 0.5 * 0.6 = log 2, whose tanh is 0.6
-    (h, c), seen = cell.advance((jnp.ones((1, 1)), jnp.full((1, 1), c)), cell.read(jnp.full((1, 1), 2.0)))
+    (h, c), seen = cell.advance((jnp.ones((1, 1)), jnp.full((1, 1), c)), cell.project(jnp.full((1, 1), 2.0)))
     np.testing.assert_allclose([h[0, 0], c[0, 0], seen[0, 0]], [0.3, np.log(2), 0.3], rtol=1e-6)
 
 
@@ -72,7 +72,7 @@ def test_a_gru_by_hand():
     cell = core(
         GRU, [[1.0, 0.0, 0.5]], [[-2.0, np.log(3), 0.5]], np.array([0.0, 0.0, np.log(2) - 2]), np.array([1.5])
     )
-    carry, seen = cell.advance(jnp.ones((1, 1)), cell.read(jnp.full((1, 1), 2.0)))
+    carry, seen = cell.advance(jnp.ones((1, 1)), cell.project(jnp.full((1, 1), 2.0)))
     np.testing.assert_allclose([carry[0, 0], seen[0, 0]], [0.9, 0.9], rtol=1e-6)
 
 

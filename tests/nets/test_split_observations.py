@@ -81,7 +81,7 @@ def test_with_memory_the_halves_come_first():
     core = network.actor.core
     read = through([layer], joined) @ np.asarray(core.weight) + np.asarray(core.bias)
     np.testing.assert_allclose(
-        network.actor.read(network.encoder(jnp.asarray(obs))), read, rtol=1e-5, atol=1e-6
+        network.actor.project(network.encoder(jnp.asarray(obs))), read, rtol=1e-5, atol=1e-6
     )
 
 
@@ -109,7 +109,7 @@ def test_the_critic_may_have_layers_of_its_own():
         (NAMED, Split(keys=("legs",)), r"^split_keys legs: Named has the parts arm, body, view; name some"),
         (NAMED, Split(keys=("arm", "body", "view")), r"name some, not all"),
         (NAMED, Split(keys=("action_mask",)), r"^split_keys action_mask: Named has the parts"),
-        (PICTURE, Split(start=2), r"a picture is not split"),
+        (PICTURE, Split(start=2), r"a picture cannot be split"),
     ],
 )
 def test_what_cannot_be_split_is_refused(spec, split, complaint):

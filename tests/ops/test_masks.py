@@ -95,7 +95,7 @@ def test_forbidden_logits_get_no_gradient_and_all_is_finite(what):
     ("action", "shape", "complaint"),
     [
         (Box((2,)), (2,), r"^Test: an action_mask is for choices, not for continuous actions; call"),
-        (Discrete(3), (4,), r"^Test: its action_mask has 4 entries, its actions 3 choices; they must"),
+        (Discrete(3), (4,), r"^Test: its action_mask has 4 entries, its actions 3 choices; each choice"),
         (MultiDiscrete((3, 4)), (3, 4), r"^Test: its action_mask has 12 entries, its actions 7 choices"),
     ],
 )

@@ -25,7 +25,8 @@ from shoal.learners import gradients, observations
 from shoal.learners.minibatches import arrange, shuffles, stratify
 from shoal.learners.ppo_config import PPOConfig
 from shoal.nets.actor_critic import Encoder, make_encoder
-from shoal.nets.layers import MLP, is_image
+from shoal.nets.convolutions import is_image
+from shoal.nets.layers import MLP
 from shoal.ops import trees
 from shoal.ops.advantages import discounted_returns
 from shoal.ops.distributions import distribution_for
