@@ -1,15 +1,11 @@
 """Writes docs/reference/settings.md from the settings' dataclasses: `python docs/reference/settings.py`."""
 
-import ast
-import inspect
-import textwrap
-from dataclasses import fields, is_dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any
 
 from shoal import ExchangeConfig, TrainConfig
 from shoal.learners.registry import ALGORITHMS
+from shoal.settings import flatten, helps
 
 PAGE = Path(__file__).with_suffix(".md")
 INTRODUCTION = """\
@@ -25,73 +21,39 @@ This page is written by `python docs/reference/settings.py` from the settings' o
 
 def page() -> str:
     """The whole page."""
-    parts = [INTRODUCTION, *section("The run", TrainConfig, leave_out={"algo", "exchanges"})]
+    parts = [INTRODUCTION, *section("The run", TrainConfig("CartPole-v1"))]
     for name, algorithm in ALGORITHMS.items():
-        parts += section(f"`--algo {name}`", algorithm.config)
-    parts += section("Learning together", ExchangeConfig)
-    return "\n".join(parts)
+        parts += section(f"`--algo {name}`", algorithm.config())
+    return "\n".join([*parts, *section("Learning together", ExchangeConfig())])
 
 
-def section(title: str, config: type, leave_out: set[str] = frozenset()) -> list[str]:
-    """A heading, the settings of the class, then each of its groups."""
-    hints, said = get_type_hints(config), descriptions(config)
-    plain = [f for f in fields(config) if f.name not in leave_out and not is_dataclass(hints[f.name])]
-    groups = [f.name for f in fields(config) if is_dataclass(hints[f.name])]
-    lines = [f"## {title}\n", summary(config), *table(config, plain, said)]
-    for name in groups:
-        group = hints[name]
-        rows = table(group, fields(group), descriptions(group), f"{name}.")
-        lines += [f"### {title}: group `{name}`\n", summary(group), *rows]
+def section(title: str, config: Any) -> list[str]:
+    """A table of the settings of a class, then one for each of its groups."""
+    said, groups = helps(type(config)), {"": []}
+    for name, value in flatten(config).items():
+        if name not in ("env", "algo", "exchanges", "hyper_plan"):
+            groups.setdefault(name.rpartition(".")[0], []).append(row(name, value, said[name]))
+    lines = []
+    for group, rows in groups.items():
+        heading = f"### {title}: group `{group}`" if group else f"## {title}"
+        about = said[group] if group else " ".join((type(config).__doc__ or "").partition("\n\n")[0].split())
+        lines += [f"{heading}\n\n{about}\n\n| flag | default | meaning |\n|---|---|---|", *rows, ""]
     return lines
 
 
-def summary(config: type) -> str:
-    """The first paragraph of the class's docstring."""
-    return " ".join(inspect.getdoc(config).partition("\n\n")[0].split()) + "\n"
+def row(name: str, value: Any, text: str) -> str:
+    """A setting as a row of a table."""
+    said = text.replace("|", "\\|")
+    return f"| `--{name.replace('_', '-')}` | {written(value)} | {said} |"
 
 
-def table(config: type, shown, said: dict[str, str], prefix: str = "") -> list[str]:
-    """A row per setting."""
-    rows = ["| flag | default | meaning |", "|---|---|---|"]
-    for f in shown:
-        flag = f"{prefix}{f.name}".replace("_", "-")
-        default = (
-            f.default if f.default_factory.__class__.__name__ == "_MISSING_TYPE" else f.default_factory()
-        )
-        rows.append(f"| `--{flag}` | {written(default)} | {said.get(f.name, '')} |")
-    return [*rows, ""]
-
-
-def written(value) -> str:
+def written(value: Any) -> str:
     """A default as a person types it."""
     if value is None or value in ((), {}):
         return ""
-    if type(value).__name__ == "_MISSING_TYPE":
-        return "required"
     if isinstance(value, bool):
         return "on" if value else "off"
-    text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return f"`{text}`"
-
-
-def descriptions(config: type) -> dict[str, str]:
-    """The docstring under each field, those of the classes it extends included."""
-    said = {}
-    for base in reversed(config.__mro__[:-1]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body
-        for field, text in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and is_text(text):
-                said[field.target.id] = " ".join(text.value.value.split()).replace("|", "\\|")
-    return said
-
-
-def is_text(node: ast.stmt) -> bool:
-    """Whether a statement is a bare string."""
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+    return f"`{' '.join(map(str, value)) if isinstance(value, tuple) else value}`"
 
 
 if __name__ == "__main__":
