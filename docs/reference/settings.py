@@ -1,11 +1,11 @@
 """Writes docs/reference/settings.md from the settings' dataclasses: `python docs/reference/settings.py`."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from shoal import ExchangeConfig, TrainConfig
 from shoal.learners.registry import ALGORITHMS
-from shoal.settings import flatten, helps
+from shoal.settings import flatten, helps, types
 
 PAGE = Path(__file__).with_suffix(".md")
 INTRODUCTION = """\
@@ -29,10 +29,12 @@ def page() -> str:
 
 def section(title: str, config: Any) -> list[str]:
     """A table of the settings of a class, then one for each of its groups."""
-    said, groups = helps(type(config)), {"": []}
+    said, hints, groups = helps(type(config)), types(type(config)), {"": []}
     for name, value in flatten(config).items():
         if name not in ("env", "algo", "exchanges", "hyper_plan"):
-            groups.setdefault(name.rpartition(".")[0], []).append(row(name, value, said[name]))
+            groups.setdefault(name.rpartition(".")[0], []).append(
+                row(name, value, f"{said[name]} {choices(hints[name])}".strip())
+            )
     lines = []
     for group, rows in groups.items():
         heading = f"### {title}: group `{group}`" if group else f"## {title}"
@@ -45,6 +47,13 @@ def row(name: str, value: Any, text: str) -> str:
     """A setting as a row of a table."""
     said = text.replace("|", "\\|")
     return f"| `--{name.replace('_', '-')}` | {written(value)} | {said} |"
+
+
+def choices(hint: Any) -> str:
+    """The names that a setting is one of, in brackets; nothing where it is none of several."""
+    options = [hint, *get_args(hint)]
+    names = [name for option in options if get_origin(option) is Literal for name in get_args(option)]
+    return f"({', '.join(f'`{name}`' for name in names)})" if names else ""
 
 
 def written(value: Any) -> str:

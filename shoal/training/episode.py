@@ -88,7 +88,7 @@ def _moments(
     yield _Moment(envs.state, trees.take(envs.step.obs, 0), None, 0.0)
 
     @jax.jit
-    def advance(t, acting):
+    def advance(t, cohort, acting):
         keys = jax.random.fold_in(key_play, t)[None]
         noise, chance = trees.take(draw_noise(env, learner, 1, keys, envs._replace(state=acting.state)), 0)
         acting, action, step = act(env, learner, cohort, acting, noise, chance)
@@ -97,7 +97,7 @@ def _moments(
 
     acting = begin_acting(cohort, envs)
     for t in range(max_steps):
-        acting, action, ending = advance(t, acting)
+        acting, action, ending = advance(t, cohort, acting)
         reward, over = jax.device_get(ending)
         raise_crash()
         yield _Moment(acting.state, trees.take(acting.obs, 0), action, float(reward))
