@@ -25,6 +25,7 @@ from shoal.envs.registry import make
 from shoal.exchanges.registry import make_exchange
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import ppo
+from shoal.settings import with_settings
 from shoal.training.program import make_trainer
 from shoal.types import ExchangeState, Scores
 
@@ -32,8 +33,10 @@ LOCAL_UPDATES = 16
 CASES = {
     "none": None,
     "average": ExchangeConfig("average", LOCAL_UPDATES),
-    "average, top-k 1 %": ExchangeConfig("average", LOCAL_UPDATES, compress="top-k"),
-    "average, clip and noise": ExchangeConfig("average", LOCAL_UPDATES, clip=1.0, noise_multiplier=1.0),
+    "average, top-k 1 %": with_settings(ExchangeConfig("average", LOCAL_UPDATES), compress="top-k"),
+    "average, clip and noise": with_settings(
+        ExchangeConfig("average", LOCAL_UPDATES), clip=1.0, noise_multiplier=1.0
+    ),
     "gossip, ring": ExchangeConfig("gossip", LOCAL_UPDATES),
     "gossip, complete": ExchangeConfig("gossip", LOCAL_UPDATES, topology="complete"),
     "median": ExchangeConfig("median", LOCAL_UPDATES),
@@ -48,7 +51,7 @@ MOVING = {
     "gossip, ring": ExchangeConfig("gossip", 1),
     "gossip, torus": ExchangeConfig("gossip", 1, topology="torus"),
     "neighbours, ring": ExchangeConfig("neighbours", 1),
-    "truncation": ExchangeConfig("truncation", 1, min_episodes=1),
+    "truncation": with_settings(ExchangeConfig("truncation", 1), min_episodes=1),
 }
 """Exchanges whose rows travel, each at every update."""
 

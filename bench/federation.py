@@ -93,7 +93,7 @@ def liars(env: str, seeds: range):
         for attack, strength in attacks.items():
             lie = {} if attack == "none" else {"attackers": 3, "attack_strength": strength}
             bad = {} if rule == "average" else {"bad": 3}
-            exchange = ExchangeConfig(rule, local_updates=1, attack=attack, **lie, **bad)
+            exchange = with_settings(ExchangeConfig(rule, local_updates=1), attack=attack, **lie, **bad)
             config = preset(env, learners=10, reports=1, **ZOO.get(env, {}))
             runs = [replace(config, seed=seed, exchanges=(exchange,)) for seed in seeds]
             cells.append(f"{np.mean([honest_return(run, 7) for run in runs]):.1f}")

@@ -17,6 +17,7 @@ from shoal.exchanges.routing import Transport, Way, take_drawn, taker
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
+from shoal.settings import with_settings
 from shoal.types import ExchangeState, LearnerState, Scores
 
 NUM = 8
@@ -31,9 +32,9 @@ GOSSIP = (
 )
 NEIGHBOURS = (ExchangeConfig("neighbours", 1, topology="star"),)
 SELECTIONS = (
-    ExchangeConfig("tournament", **SELECTING),
-    ExchangeConfig("truncation", fraction=0.3, **SELECTING),
-    ExchangeConfig("winner", participation=0.5, **SELECTING),
+    with_settings(ExchangeConfig("tournament"), **SELECTING),
+    with_settings(ExchangeConfig("truncation"), fraction=0.3, **SELECTING),
+    with_settings(ExchangeConfig("winner", participation=0.5), **SELECTING),
 )
 
 

@@ -18,6 +18,7 @@ from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.ops.statistics import Running
+from shoal.settings import with_settings
 from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores, Tree
 
 NUM_LEARNERS = 6
@@ -28,7 +29,7 @@ MATRIX = {"comm_matrix": {str(i): {str((i + 1) % 6): 3.0, str((i + 2) % 6): 1.0}
 
 
 def settings(exchange, **changes):
-    return (ExchangeConfig(exchange, **{"local_updates": 1} | changes),)
+    return (with_settings(ExchangeConfig(exchange), **{"local_updates": 1} | changes),)
 
 
 CONFIGS = {

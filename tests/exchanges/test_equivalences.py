@@ -186,18 +186,15 @@ def test_averaging_after_several_steps_is_not():
 
 FEDERATIONS = {
     "average and neighbours": (
-        ExchangeConfig(
-            "average",
-            local_updates=3,
-            participation=0.5,
+        with_settings(
+            ExchangeConfig("average", local_updates=3, participation=0.5, weights="samples"),
             compress="top-k",
             keep=0.1,
             server="momentum",
-            weights="samples",
         ),
         ExchangeConfig("neighbours", local_updates=2),
     ),
-    "pairs": (ExchangeConfig("gossip", topology="pairs", local_updates=2, compress="int8"),),
+    "pairs": (with_settings(ExchangeConfig("gossip", topology="pairs", local_updates=2), compress="int8"),),
 }
 
 

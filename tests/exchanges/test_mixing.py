@@ -12,6 +12,7 @@ from shoal.exchanges.builders import server_optimiser
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.mixing import average, gossip, gossip_in_pairs, mix, weigh
 from shoal.exchanges.products import linear
+from shoal.settings import with_settings
 from shoal.types import LearnerState
 from tests.exchanges.meetings import KEY, Federation, meet, random_rows, rows, scores
 
@@ -215,7 +216,7 @@ def test_momentum_by_hand():
 @pytest.mark.parametrize("kind", ["momentum", "adam"])
 def test_servers_are_optax_optimisers_of_the_distance(kind):
     """With everyone there, with some, and with nobody, when the server stands still."""
-    config = ExchangeConfig("average", server=kind, server_momentum=0.8)
+    config = with_settings(ExchangeConfig("average"), server=kind, server_momentum=0.8)
     optimiser = {"momentum": optax.sgd(1.0, 0.8), "adam": optax.adam(0.01, b1=0.8, b2=0.99, eps=1e-3)}[kind]
     x = random_rows(3, 4)
     run = Federation(average(server=server_optimiser(config)), x)
@@ -234,7 +235,9 @@ def test_servers_are_optax_optimisers_of_the_distance(kind):
 def test_the_servers_step_size_can_be_given():
     """Half way from the model at 0 to the clients at 2, then momentum 0."""
     for kind in ("momentum", "adam"):
-        given = server_optimiser(ExchangeConfig("average", server=kind, server_lr=0.5, server_momentum=0.0))
+        given = server_optimiser(
+            with_settings(ExchangeConfig("average"), server=kind, server_lr=0.5, server_momentum=0.0)
+        )
         run = Federation(average(server=given), rows(0, 0))
         run.x = rows(1, 3)
         expected = {"momentum": 1.0, "adam": 0.5 * 2 / (2 + 1e-3)}[kind]

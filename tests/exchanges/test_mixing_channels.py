@@ -10,6 +10,7 @@ from shoal.exchanges.builders import make_channel
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.mixing import Channel, average, from_server, gossip, gossip_in_pairs, mix
 from shoal.ops.statistics import Running
+from shoal.settings import with_settings
 from tests.exchanges.meetings import KEY, Federation, cohort_of, random_rows, rows, scores
 
 
@@ -34,12 +35,16 @@ def test_in_gossip_the_neighbours_copies_catch_up_with_a_clipped_change():
 
 def test_liars_lie_about_their_change_and_are_not_clipped():
     """From 5 by 1, 2, 4: the last says -4 x 2; clipped to 1 the others say 1 and 1: 5 + (1 + 1 - 2) / 3."""
-    flip = make_channel(ExchangeConfig("average", attack="sign-flip", attackers=1, attack_strength=2.0), 3)
+    flip = make_channel(
+        with_settings(ExchangeConfig("average"), attack="sign-flip", attackers=1, attack_strength=2.0), 3
+    )
     run = Federation(average(channel=flip), rows(5, 5, 5))
     run.x = rows(6, 7, 9)
     np.testing.assert_allclose(run.meet()[:, 0], [5 + (1 + 2 - 8) / 3] * 3, rtol=1e-6)
     settings = {"attack": "sign-flip", "attackers": 1, "attack_strength": 2.0, "clip": 1.0}
-    run = Federation(average(channel=make_channel(ExchangeConfig("average", **settings), 3)), rows(5, 5, 5))
+    run = Federation(
+        average(channel=make_channel(with_settings(ExchangeConfig("average"), **settings), 3)), rows(5, 5, 5)
+    )
     run.x = rows(6, 7, 9)
     np.testing.assert_allclose(run.meet()[:, 0], [5] * 3, rtol=1e-6)
 

@@ -21,6 +21,7 @@ from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.ops.statistics import Running
+from shoal.settings import with_settings
 from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Rollout, Scores
 
 T, E, SIZE = 3, 2, 4
@@ -281,7 +282,7 @@ def test_the_update_leaves_the_policies_it_heard_alone():
     ],
 )
 def test_a_topology_gives_the_mean_and_a_file_its_own_weights(settings, matrix):
-    config = ExchangeConfig(exchange="neighbours", **settings)
+    config = with_settings(ExchangeConfig(exchange="neighbours"), **settings)
     np.testing.assert_array_equal(penalty_weights(config, 4, seed=0), matrix)
 
 
@@ -306,7 +307,7 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
         "local_updates": 1,
         "share_statistics": False,
     }
-    exchange = make_exchange((ExchangeConfig(**settings, average_weights=True),), TOY, 4)
+    exchange = make_exchange((with_settings(ExchangeConfig(average_weights=True), **settings),), TOY, 4)
     cohort = cohort_of(4, seed=5)
     memory, after, _ = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort, everyone(4))
     np.testing.assert_allclose(after.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)

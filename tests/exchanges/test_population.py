@@ -17,6 +17,7 @@ from shoal.exchanges.selection import tournament, truncation, winner
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, Rollout, Scores
@@ -323,7 +324,9 @@ def test_many_selections_are_one_program(compilations):
     small = PPOConfig(
         num_envs=4, num_steps=16, num_minibatches=1, update_epochs=1, hidden=(4,), learning_rate=0.05
     )
-    select = ExchangeConfig(exchange="truncation", local_updates=2, min_episodes=1, fraction=0.5)
+    select = with_settings(
+        ExchangeConfig(exchange="truncation", local_updates=2), min_episodes=1, fraction=0.5
+    )
     config = TrainConfig("jax:CartPole-v1", algo=small, steps=512, learners=4, reports=4, exchanges=(select,))
     trainer = make_trainer(config)
     state, counts, rates = trainer.init(), [jnp.int32(n) for n in (2, 2, 6, 30)], []

@@ -111,7 +111,7 @@ def test_new_episodes_with_every_rollout():
 
 def test_a_run_of_teams_that_was_stopped_ends_as_if_it_had_not_been(go_on, tmp_path):
     """Two teams in turn against their past selves, advised by others, the better one copied."""
-    exchanges = (RING, ExchangeConfig("winner", local_updates=2, min_episodes=1))
+    exchanges = (RING, with_settings(ExchangeConfig("winner", local_updates=2), min_episodes=1))
     config = TrainConfig("simple_tag_v3", TAG, steps=32 * 8, learners=2, reports=8, exchanges=exchanges)
     assert go_on(config, tmp_path / "whole")[0] is None
     assert go_on(config, tmp_path / "halves", until=128)[0] is None

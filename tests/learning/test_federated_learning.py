@@ -36,8 +36,10 @@ def learn(exchange, num_updates=30, learners=10, probe=None, **settings):
     "exchange",
     [
         ExchangeConfig("average", 2),
-        ExchangeConfig("average", 1, server="momentum", server_momentum=0.5, participation=0.5),
-        ExchangeConfig("gossip", 1, compress="int8"),
+        with_settings(
+            ExchangeConfig("average", 1, participation=0.5), server="momentum", server_momentum=0.5
+        ),
+        with_settings(ExchangeConfig("gossip", 1), compress="int8"),
         ExchangeConfig("gossip", 1, topology="pairs"),
         ExchangeConfig("neighbours", 2, topology="torus"),
         ExchangeConfig("gradients"),
@@ -52,12 +54,12 @@ LIES = {"attack": "sign-flip", "attackers": 3, "attack_strength": 10.0}
 
 
 def test_liars_ruin_an_average():
-    assert learn(ExchangeConfig("average", 1, **LIES))[:7].mean() < 0.7
+    assert learn(with_settings(ExchangeConfig("average", 1), **LIES))[:7].mean() < 0.7
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum", "multi-krum", "geometric-median"])
 def test_liars_do_not_ruin_a_robust_rule(rule):
-    assert learn(ExchangeConfig(rule, 1, bad=3, **LIES))[:7].min() > 0.9
+    assert learn(with_settings(ExchangeConfig(rule, 1, bad=3), **LIES))[:7].min() > 0.9
 
 
 def test_linked_learners_draw_together():

@@ -41,7 +41,7 @@ SMALL = {
 }
 MATRIX = {"comm_matrix": {"0": {"1": 100}, "1": {"0": 1, "2": 0.5}, "3": {"3": 2}}}
 HEED = ExchangeConfig(exchange="neighbours", local_updates=1, comm_matrix=MATRIX)
-MEET = ExchangeConfig(exchange="average", local_updates=2, parts=("actor",), clip=1.0)
+MEET = with_settings(ExchangeConfig(exchange="average", local_updates=2, parts=("actor",)), clip=1.0)
 WORLDS = {str(i): {"length": 0.5 + 0.1 * i, "gravity": 9.8 + i} for i in range(4)}
 PLAIN = TrainConfig("jax:CartPole-v1", algo=PPOConfig(**SMALL), steps=64, reports=4, learners=4)
 CONFIGS = {
@@ -60,11 +60,15 @@ CONFIGS = {
             objective="mdpo",
         ),
         exchanges=(
-            replace(MEET, server="adam", server_lr=0.1, weights="returns", compress="top-k", keep=0.5),
-            ExchangeConfig(
-                exchange="gossip", topology="random-regular", degree=3, noise_multiplier=1.0, clip=2.0
+            with_settings(MEET, server="adam", server_lr=0.1, weights="returns", compress="top-k", keep=0.5),
+            with_settings(
+                ExchangeConfig(exchange="gossip", topology="random-regular", degree=3),
+                noise_multiplier=1.0,
+                clip=2.0,
             ),
-            ExchangeConfig(exchange="krum", bad=1, attack="sign-flip", attackers=1, participation=0.5),
+            with_settings(
+                ExchangeConfig(exchange="krum", bad=1, participation=0.5), attack="sign-flip", attackers=1
+            ),
         ),
     ),
 }
@@ -223,7 +227,9 @@ def test_what_the_learners_do_not_fit_is_refused(exchange, message):
     spec = EnvSpec("two choices", "jax", Box((3,)), Discrete(2))
     learner = ppo(PPOConfig(**SMALL), spec, LearnerContext(4))
     cohort = jax.eval_shape(jax.vmap(learner.init), jax.random.split(jax.random.key(0), 4))
-    begin = lambda cohort: make_exchange((ExchangeConfig(**exchange),), learner, 4).init(cohort)
+    begin = lambda cohort: make_exchange((with_settings(ExchangeConfig(), **exchange),), learner, 4).init(
+        cohort
+    )
     with pytest.raises(ShoalError, match=message):
         jax.eval_shape(begin, cohort)
 

@@ -13,12 +13,13 @@ from shoal.learners.ppo import PPOConfig
 from shoal.runs.learners import load_learners
 from shoal.runs.lineage import ancestors, begin_lineage, extend_lineage, read_lineage, schedule_of
 from shoal.runs.metrics import read_metrics
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 
 SMALL = PPOConfig(
     num_envs=4, num_steps=16, num_minibatches=1, update_epochs=1, hidden=(4,), learning_rate=0.05
 )
-SELECT = ExchangeConfig(exchange="truncation", local_updates=2, min_episodes=1, fraction=0.5)
+SELECT = with_settings(ExchangeConfig(exchange="truncation", local_updates=2), min_episodes=1, fraction=0.5)
 CONFIG = TrainConfig("jax:CartPole-v1", algo=SMALL, steps=512, learners=4, reports=4, exchanges=(SELECT,))
 EVOLVED = ("learning_rate", "clip_coef", "ent_coef")
 HAND = """\

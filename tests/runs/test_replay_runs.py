@@ -228,7 +228,11 @@ PBT = TrainConfig(
     steps=8 * 24,
     learners=4,
     reports=1,
-    exchanges=(ExchangeConfig("truncation", fraction=0.5, local_updates=8, min_episodes=5, resample=0.0),),
+    exchanges=(
+        with_settings(
+            ExchangeConfig("truncation", local_updates=8), fraction=0.5, min_episodes=5, resample=0.0
+        ),
+    ),
 )
 
 
