@@ -47,6 +47,17 @@ DTYPES = {
 
 KEY_KINDS = ("threefry2x32", "rbg", "unsafe_rbg")
 
+RENAMED = (
+    (r"^cohort/memory/", "cohort/private/"),
+    (r"^cohort/private/past/(?=num_steps$|replay/|tail/|warm$)", "cohort/private/buffer/"),
+    (r"^cohort/private/(buffer/)?replay/", r"cohort/private/\1ring/"),
+    (r"^cohort/private/(buffer/)?warm$", r"cohort/private/\1warming_up"),
+    (r"^exchange/rows/", "exchange/per_learner/"),
+    (r"^exchange/whole/", "exchange/shared/"),
+    (r"/owed(?=/|$)", "/residual"),
+)
+"""Leaves of version 0.1 that have another name now, as patterns applied one after the other."""
+
 _ALL_DAMAGED = "every checkpoint in {} is damaged; bring back a copy, or start over with --clobber"
 _MISFIT = "run it with the settings it was saved with, or start over with --clobber"
 
@@ -236,7 +247,19 @@ def _arrays(tree: Tree) -> dict[str, np.ndarray]:
     return arrays
 
 
+def current_name(name: str) -> str:
+    """What a stored leaf is called now.
+
+    >>> current_name("cohort/memory/past/replay/count")
+    'cohort/private/buffer/ring/count'
+    """
+    for old, new in RENAMED:
+        name = re.sub(old, new, name)
+    return name
+
+
 def _restore(stored: dict[str, dict], like: Tree, data: Path) -> Tree:
+    stored = {current_name(name): leaf for name, leaf in stored.items()}
     wanted = _named_leaves(like)
     parts = {name.split("/")[0] for name in wanted}
     for difference, names in (

@@ -35,15 +35,15 @@ class Policy:
         self,
         spec: EnvSpec,
         learner: Learner,
-        cohort: LearnerState,
+        state: LearnerState,
         *,
         num_frames: int = 1,
         sampled: bool = False,
         seed: int = 0,
     ):
-        """`spec` is the environment's without stacked frames; `cohort` has a leading axis of one."""
+        """`spec` is the environment's without stacked frames; `state` is one learner's, without L."""
         self.observation, self.action = spec.observation, spec.action
-        self._spec, self._learner, self._cohort = spec, player(learner, sampled), cohort
+        self._spec, self._learner, self._state = spec, player(learner, sampled), state
         self._num_frames, self._key = num_frames, jax.random.key(seed)
         self._has_memory = learner.policy_terms is None or num_frames > 1
         self._act = jax.jit(partial(_act, self._learner, num_frames))
@@ -67,7 +67,7 @@ class Policy:
             self._begin(num_rows, obs)
         key = jax.random.fold_in(self._key, self._step)
         action, self._private, self._frames = self._act(
-            key, self._cohort._replace(private=self._private), self._frames, obs, self._starts
+            key, self._state._replace(private=self._private), self._frames, obs, self._starts
         )
         self._step, self._starts = self._step + 1, np.zeros(num_rows, bool)
         action = clip_action(self.action, action)
@@ -80,7 +80,7 @@ class Policy:
                 f"this policy remembers {self._rows} rows, not {num_rows}: call reset() before a batch of "
                 "another size"
             )
-        ready = jax.vmap(lambda state: self._learner.for_evaluation(state, num_rows))(self._cohort)
+        ready = self._learner.for_evaluation(self._state, num_rows)
         self._private, self._rows, self._starts = ready.private, num_rows, np.ones(num_rows, bool)
         self._frames = repeated(obs, self._num_frames) if self._num_frames > 1 else ()
 
@@ -113,7 +113,7 @@ def _act(
     learner: Learner,
     num_frames: int,
     key: jax.Array,
-    cohort: LearnerState,
+    state: LearnerState,
     frames: Tree,
     obs: Tree,
     episode_starts: jax.Array,
@@ -122,9 +122,8 @@ def _act(
     if num_frames > 1:
         obs = frames = appended(frames, obs, episode_starts, num_frames)
     noise = trees.take(learner.draw(key, (1, episode_starts.shape[0])), 0)
-    one = lambda tree: jax.tree.map(lambda x: x[None], tree)  # as a cohort acts, to the last bit
-    action, private = jax.vmap(learner.act)(cohort, one(obs), one(noise), one(episode_starts))
-    return trees.take(action, 0), private, frames
+    action, private = learner.act(state, obs, noise, episode_starts)
+    return action, private, frames
 
 
 def clip_action(space: ActionSpace, action: Tree) -> np.ndarray:

@@ -10,8 +10,9 @@ import numpy as np
 
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
+from shoal.ops import trees
 from shoal.runs import checkpoint
-from shoal.runs.config import from_settings, read_settings, to_settings
+from shoal.runs.config import expanded, from_settings, read_settings, to_settings
 from shoal.runs.evaluation import evaluate_learners, evaluate_match, own_world
 from shoal.runs.learners import TrainedLearners, choose_learner, learners_of, load_learners
 from shoal.runs.lineage import read_lineage, schedule_of
@@ -173,7 +174,8 @@ def run(
     if isinstance(env, str):
         config = preset(env, **settings)
     else:
-        config = from_settings(to_settings(env) | settings) if settings else env
+        before = to_settings(env)
+        config = from_settings(before | expanded(settings, before["algo"])) if settings else env
     opened = open_session(config, folder, clobber, mesh=mesh)
     if not isinstance(opened, Finished):
         bar = ProgressBar(opened) if on_terminal() else None
@@ -208,7 +210,8 @@ def make_policy(
     _, cohort = choose_learner(trained, learner)
     config = trained.config
     spec = make(config.env, **config.env_options).spec if config.frame_stack > 1 else trained.recipe.spec
-    return Policy(spec, trained.learner, cohort, num_frames=config.frame_stack, sampled=sampled, seed=seed)
+    state = trees.take(cohort, 0)
+    return Policy(spec, trained.learner, state, num_frames=config.frame_stack, sampled=sampled, seed=seed)
 
 
 def follow_best_line(folder: Path) -> TrainConfig:

@@ -1,0 +1,39 @@
+"""Runs written by version 0.1 load, evaluate and resume as they would have gone on there.
+
+Each archive holds a run of 256 steps that was stopped at 128, and the last checkpoint of one that was not.
+"""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import shoal
+from shoal.runs.checkpoint import current_name
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+@pytest.fixture(scope="module", params=["gossip", "td3"])
+def old_run(request, tmp_path_factory):
+    """Four learners that gossip, compressed, and one TD3 learner with its replay."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with zipfile.ZipFile(DATA / f"run_0_1_{request.param}.zip") as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def test_an_old_run_loads_evaluates_and_resumes(old_run):
+    run = shoal.load(old_run)
+    assert run.step == 128
+    rows = run.evaluate(episodes=2, learner="best")
+    assert [row.episodes for row in rows] == [2]
+    assert shoal.run(run.config, folder=old_run).step == 256
+    assert np.unique(run.metrics["step"]).tolist() == [64, 128, 192, 256]
+    expected = load_file(old_run / "reference" / "step_000000256.safetensors")
+    found = load_file(old_run / "checkpoints" / "step_000000256.safetensors")
+    assert found.keys() == {current_name(name) for name in expected}
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[current_name(name)], value, rtol=1e-3, atol=1e-4, err_msg=name)
