@@ -54,7 +54,7 @@ def all_groups(config: TrainConfig) -> dict[str, Group]:
     output = list(flags_of(Output))
     run = [*flags_of(Start), *output[:2], *flags_of(TrainConfig)]
     found = {"run": Group("The run: its size, its environment, its folder.", run)}
-    found |= _groups_of(type(config.algo), algo, f"Other settings of {algo}.")
+    found |= _groups_of(type(config.algo), algo, f"Every setting of {algo} that is in no group.")
     found |= _groups_of(ExchangeConfig, "exchange", "How learners learn together.")
     return found | {"devices": Group("Devices, processes, timing.", output[2:])}
 

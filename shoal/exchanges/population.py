@@ -98,7 +98,7 @@ def check_schedule(schedule: Any) -> list[str]:
     real = all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers)
     if not (whole and real and names) or steps[0] != 0 or steps != sorted(steps):
         raise ShoalError(
-            "a schedule is a list of [step, {name: number}], steps rising from 0, the same names each time"
+            "hyper_plan is a list of [step, {name: number}], steps rising from 0, the same names each time"
         )
     return names
 

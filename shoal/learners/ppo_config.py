@@ -69,7 +69,7 @@ class PPOConfig:
     gamma: float = 0.99
     """Discount."""
     gae_lambda: float = 0.95
-    """How far advantages look ahead: 0 one step, 1 the whole episode."""
+    """How far advantage estimates look ahead: 0 one step, 1 the whole episode."""
     clip_coef: float = 0.2
     """How far the probability ratio may move before clipping."""
     ent_coef: float = 0.01

@@ -18,7 +18,7 @@ def check_bounds(settings: Any, group: str, upper: str, lower: str) -> None:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Pictures, first weights, a critic of its own size, split observations."""
+    """Pictures, initial weights, the critic's size, split observations."""
 
     images: Literal["nature", "impala", "mlp"] = "nature"
     """What pictures go through; vectors always go through the hidden layers."""
@@ -155,7 +155,7 @@ class InputsConfig:
 
 @dataclass(frozen=True)
 class PeersConfig:
-    """How the learner is held near the policies of others (exchange neighbours)."""
+    """The penalty on the distance to other learners' policies (exchange neighbours)."""
 
     coef: float = 0.1
     """Weight of the KL to the policies that an exchange shows the learner."""

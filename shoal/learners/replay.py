@@ -32,7 +32,7 @@ class ReplayNetworkConfig:
 
 @dataclass(frozen=True)
 class ReplayPeersConfig:
-    """How the learner is held near others (exchange neighbours)."""
+    """The penalty on the distance to other learners (exchange neighbours)."""
 
     coef: float = 0.1
     """Weight of the distance to what an exchange shows the learner."""
@@ -50,11 +50,11 @@ class ReplayConfig:
     num_steps: int = 2
     """Steps per environment between updates."""
     gradient_steps: int | None = None
-    """Critic updates after them; one for each environment step if none."""
+    """Critic updates per rollout; one for each environment step unless given."""
     batch_size: int = 256
     """Transitions per update."""
     buffer_size: int = 1_000_000
-    """Transitions a learner remembers."""
+    """Transitions that the replay buffer holds."""
     learning_starts: int = 10_000
     """Steps of uniformly random actions, and no learning, at the start."""
     learning_rate: float = 1e-3
@@ -62,21 +62,21 @@ class ReplayConfig:
     gamma: float = 0.99
     """Discount."""
     n_step: int = 1
-    """Rewards that are added up before a target network judges the rest."""
+    """Rewards that are added up before the target network's estimate of the rest."""
     tau: float = 0.005
-    """How far target networks move at a time."""
+    """The step of target networks towards the networks (Polyak averaging)."""
     norm_obs: bool = False
     """Standardise observations, but no pictures, by running statistics."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Sizes of the hidden layers."""
+    activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "relu"
+    """Activation between layers."""
     clip_obs: float = 10.0
     """Bound on standardised observations."""
     prox_coef: float = 0.0
     """Weight of the squared distance to the model last received (FedProx)."""
     optimiser: Literal["adam", "sgd"] = "adam"
-    """What takes the steps."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Sizes of the hidden layers."""
-    activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "relu"
-    """Activation between layers."""
+    """The optimiser."""
     network: ReplayNetworkConfig = field(default_factory=ReplayNetworkConfig)
     peers: ReplayPeersConfig = field(default_factory=ReplayPeersConfig)
 

@@ -8,7 +8,7 @@ from typing import Any
 from shoal import settings as groups
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
-from shoal.exchanges.registry import selects
+from shoal.exchanges.registry import check_exchange, selects
 from shoal.learners.registry import ALGORITHMS, name_of
 from shoal.runs.files import disk_errors, read_json, write_text
 from shoal.training.config import TrainConfig
@@ -56,6 +56,7 @@ def read_exchanges(settings: dict[str, Any]) -> tuple[ExchangeConfig, ...]:
     several = settings.get("exchange", "none")
     if isinstance(several, str):
         one = _exchange(settings)
+        check_exchange(one)
         return () if one.exchange == "none" else (one,)
     if not isinstance(several, list | tuple) or not all(isinstance(item, dict) for item in several):
         raise ShoalError("exchange must be a name or a list of mappings, each with `exchange: NAME`")

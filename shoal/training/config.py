@@ -9,6 +9,7 @@ from shoal.exchanges.exploration import Prior, read_priors
 from shoal.exchanges.population import check_schedule
 from shoal.exchanges.registry import check_exchange, mixes, penalises, selects
 from shoal.learners.ppo import PPOConfig
+from shoal.settings import check_at_least
 
 AlgorithmConfig: TypeAlias = Any
 """A learner's settings (`PPOConfig`, `TD3Config` ...); their class says which algorithm it is."""
@@ -27,7 +28,7 @@ class TrainConfig:
     learners: int = 1
     """How many learners train, each with its own seed."""
     seed: int = 1
-    """Decides everything random."""
+    """The seed of everything random."""
     first_member: int = 0
     """Number of the first learner: member 3 of a cohort, alone, is --learners 1 --first-member 3."""
     hard_resets: bool = False
@@ -35,17 +36,17 @@ class TrainConfig:
     reports: int = 100
     """About how many rows of metrics the run writes per learner."""
     env_options: dict[str, Any] = field(default_factory=dict)
-    """Options for the environment's own constructor."""
+    """Options of the environment's constructor, NAME=VALUE each."""
     frame_stack: int = 1
     """How many of the last observations a learner sees at once."""
     env_spread: float = 0.0
-    """How far the learners' worlds differ: the deviation their physical parameters are drawn with."""
+    """How far the learners' worlds differ: the relative deviation of their physical parameters."""
     env_params: Any = None
     """Their physical parameters, given: a JSON file, {"0": {"gravity": 9.8, "length": 0.7}, ...}."""
     evolve: tuple[str, ...] = ()
     """Hyperparameters that each learner draws for itself, and populations change: names, or name=PRIOR, e.g.
-    learning_rate "gamma=one-minus-log 0.9 0.999". A population has some that it changes unless told (PPO's:
-    learning_rate, clip_coef and ent_coef)."""
+    learning_rate "gamma=one-minus-log 0.9 0.999". Populations have a default (PPO's: learning_rate, clip_coef
+    and ent_coef)."""
     hyper_plan: Any = None
     """Hyperparameters by a plan: [[step, {learning_rate: 0.001, ...}], ...], from each step on; what
     --follow RUN takes from a population's best line of descent."""
@@ -53,15 +54,10 @@ class TrainConfig:
     """How the learners learn together."""
 
     def __post_init__(self):
-        for name in ("steps", "learners", "reports", "frame_stack"):
-            if getattr(self, name) < 1:
-                raise ShoalError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.seed < 0 or self.first_member < 0:
-            raise ShoalError("seed and first_member must not be negative")
+        check_at_least(self, 1, "steps", "learners", "reports", "frame_stack")
+        check_at_least(self, 0, "seed", "first_member", "env_spread")
         if "frame_stack" in self.env_options:
-            raise ShoalError("frame_stack is no option of the environment's: say --frame-stack N")
-        if self.env_spread < 0:
-            raise ShoalError(f"env_spread must not be negative, but is {self.env_spread}")
+            raise ShoalError("frame_stack is not an option of the environment: use --frame-stack N")
         if self.env_spread and self.env_params is not None:
             raise ShoalError("worlds are drawn (env_spread) or given (env_params), not both")
         for exchange in self.exchanges:

@@ -157,8 +157,8 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
             {"exchange": [{"exchange": "truncation"}, {"exchange": "winner"}]},
             "a population has one rule of selection, not several",
         ),
-        ({"schedule": [[0, {"gamma": 0.9}], [9, {}]]}, "a schedule is a list of"),
-        ({"schedule": [[5, {"gamma": 0.9}]]}, "a schedule is a list of"),
+        ({"schedule": [[0, {"gamma": 0.9}], [9, {}]]}, "hyper_plan is a list of"),
+        ({"schedule": [[5, {"gamma": 0.9}]]}, "hyper_plan is a list of"),
         ({"env_spread": 0.1, "env_params": []}, "drawn .env_spread. or given .env_params., not both"),
     ],
 )
