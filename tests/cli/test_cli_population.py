@@ -178,10 +178,10 @@ def test_a_replay_resumes_from_its_file_without_the_population(replay, capsys):
 def test_a_replay_has_a_folder_of_its_own_and_takes_flags(population):
     assert shoal("train", "--follow", population, "--seed", "7") == 0
     (folder,) = Path("runs").iterdir()
-    assert folder.name == "jax-CartPole-v1__ppo__s7__replay"
+    assert folder.name == "jax-CartPole-v1__ppo__s7__follow"
     theirs, ours = read_settings(population / "config.yaml"), read_settings(folder / "config.yaml")
     changed = {name for name in theirs if name in ours and theirs[name] != ours[name]}
-    assert changed == {"learners", "seed", "schedule", "exchange"}
+    assert changed == {"learners", "seed", "hyper_plan", "exchange"}
 
 
 def only_line(capsys) -> str:
@@ -208,13 +208,16 @@ def test_a_run_without_a_lineage_cannot_be_replayed(replay, capsys):
         (["--evolve", "gamma=log a b"], "after log come numbers only"),
         (["--learners", "1"], "an exchange needs at least 2 learners"),
         (["--fraction", "0"], "fraction must be above 0 and at most 1, not 0.0"),
-        (["--rivals", "3"], "exchange truncation has no use for rivals: for tournament only"),
+        (["--rivals", "3"], "exchange truncation has no use for population.rivals: for tournament only"),
         (["--topology", "star"], "exchange truncation has no use for topology"),
         (["--local-updates", "0"], "local_updates must be at least 1, not 0"),
         (["--resample", "2"], "resample must be between 0 and 1, not 2.0"),
-        (["--groups", "5"], "groups must be 1 to 4, and migrate_every at least 1"),
+        (["--groups", "5"], "population.groups must be 1 to 4, not 5"),
         (["--groups", "3"], "3 groups do not divide 4 learners"),
-        (["--exchange", "tournament"], "exchange tournament has no use for fraction: for truncation only"),
+        (
+            ["--exchange", "tournament"],
+            "exchange tournament has no use for population.fraction: for truncation only",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(arguments, message, capsys):
@@ -225,4 +228,4 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, message, capsys):
 
 def test_settings_of_a_population_without_one(capsys):
     assert shoal("train", CARTPOLE, *TINY, "--fraction", "0.5", "--out", "run") == 2
-    assert "fraction without an exchange: say which" in only_line(capsys)
+    assert "population.fraction without an exchange: say which" in only_line(capsys)

@@ -69,7 +69,7 @@ def state():
     sums = made.private.curiosity._replace(running=jnp.array([0.0, 1.0, 2.0, 3.0]))
     return made._replace(
         statistics=made.statistics._replace(obs={"obs": moments}),
-        memory=made.private._replace(curiosity=sums),
+        private=made.private._replace(curiosity=sums),
     )
 
 

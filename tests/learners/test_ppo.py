@@ -296,7 +296,7 @@ def test_a_stronger_kl_penalty_holds_the_policy():
     cohort = twice(here.state)
     cohort = cohort._replace(
         hypers=cohort.hypers._replace(learning_rate=jnp.array([0.01, 0.01])),
-        memory=cohort.private._replace(kl_coef=jnp.array([0.0, 1e3])),
+        private=cohort.private._replace(kl_coef=jnp.array([0.0, 1e3])),
     )
     _, metrics = here.update_two(jnp.stack([KEY, KEY]), cohort, twice(here.rollout))
     assert metrics["approx_kl"][1] < 0.5 * metrics["approx_kl"][0]

@@ -342,5 +342,5 @@ def test_hard_resets_of_environments_outside(backend):
 
 def test_a_reset_that_goes_on_with_the_same_game_is_refused():
     config = TrainConfig("Breakout-v5", env_options={"episodic_life": True}, hard_resets=True)
-    with pytest.raises(ShoalError, match="Breakout-v5 does not begin new episodes at any time"):
+    with pytest.raises(ShoalError, match="Breakout-v5 cannot start new episodes at any time"):
         make_trainer(config)

@@ -67,7 +67,7 @@ def spec_of(**given):
 
 def made(config, spec):
     return team(
-        lambda seen, num: ppo(replace(config, num_envs=num), seen, LearnerContext(10)), config, spec, E
+        lambda seen, num: ppo(replace(config, num_envs=num), seen, LearnerContext(10)), config.team, spec, E
     )
 
 
@@ -231,7 +231,7 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     )
     env = game(PENNIES, teams=(0, 1))
     learner = team(
-        lambda seen, num: ppo(replace(algo, num_envs=num), seen, LearnerContext(10)), algo, env.spec, 4
+        lambda seen, num: ppo(replace(algo, num_envs=num), seen, LearnerContext(10)), algo.team, env.spec, 4
     )
     state = jax.jit(learner.init)(jax.random.key(0))
 
