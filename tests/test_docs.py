@@ -9,9 +9,12 @@ from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 import tyro
 
+import shoal
 from shoal.cli.envs import Envs
 from shoal.cli.eval import Eval
 from shoal.cli.flags import all_flags
@@ -22,6 +25,7 @@ from shoal.cli.plot import Plot
 from shoal.envs.registry import SUITES
 from shoal.learners.registry import ALGORITHMS
 from shoal.settings import SHORT_NAMES
+from shoal.training.program import make_trainer
 
 pytestmark = pytest.mark.slow
 
@@ -118,6 +122,23 @@ def test_flags_in_the_text_exist(page):
         r"^(#SBATCH|\|---|.*(bench/|pip |srun |mpirun )).*$", "", (ROOT / page).read_text(), flags=re.M
     )
     assert set(re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", text)) <= flags
+
+
+RUNS = {
+    "ppo": {"env": "CartPole-v1", "objective": "kl", "curiosity": True, "anneal_clip": True},
+    "td3": {"env": "Pendulum-v1", "exchange": "truncation"},
+    "sac": {"env": "Pendulum-v1", "exchange": "average", "prox_coef": 0.1},
+    "dqn": {"env": "CartPole-v1", "exchange": "neighbours"},
+}
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_metrics_are_on_their_page(algo):
+    trainer = make_trainer(shoal.preset(algo=algo, learners=2, **RUNS[algo]))
+    _, progress = jax.eval_shape(trainer.advance, jax.eval_shape(trainer.init), jnp.int32(1))
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    known = [re.escape(name).replace("NAME", r"\w+") for name in re.findall(r"`([^`]+)`", page)]
+    assert not [name for name in progress.metrics if not re.fullmatch("|".join(known), name)]
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"])
