@@ -27,7 +27,6 @@ from shoal.learners.registry import ALGORITHMS
 from shoal.settings import SHORT_NAMES
 from shoal.training.program import make_trainer
 
-
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
 OPTIONS = {"eval": Eval, "play": Play, "plot": Plot, "envs": Envs}
