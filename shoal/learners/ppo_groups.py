@@ -51,9 +51,9 @@ class MemoryConfig:
     """A recurrent policy."""
 
     kind: Literal["none", "lstm", "gru"] = "none"
-    """What remembers the episode so far, after the hidden layers: actor and critic have one each."""
+    """The recurrent core after the hidden layers; actor and critic have one each."""
     size: int = 64
-    """How many numbers it remembers (an lstm twice as many)."""
+    """Size of the core's state (an lstm has two of them)."""
 
     def __post_init__(self):
         check_choices(self, "memory")
