@@ -1,6 +1,8 @@
-"""What needs Box2D is tested where Box2D is installed."""
+"""What needs Box2D is tested where Box2D is installed; examples in docstrings share one trained run."""
 
 import warnings
+
+import pytest
 
 with warnings.catch_warnings():
     # Its deprecation warnings, turned into errors in the middle of its import, end the interpreter.
@@ -11,3 +13,21 @@ with warnings.catch_warnings():
         collect_ignore = ["shoal/envs/worlds/walker.py", "shoal/envs/worlds/lander.py"]
 
 pytest_plugins = ["tests.compile_report"]
+
+
+@pytest.fixture(scope="session")
+def demo_folder(tmp_path_factory):
+    """A folder with the run that docstrings call runs/demo."""
+    import shoal
+
+    folder = tmp_path_factory.mktemp("docstrings")
+    shoal.run("CartPole-v1", steps=1_024, learners=2, folder=folder / "runs" / "demo")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def in_demo_folder(request, monkeypatch):
+    """Docstrings that name runs/demo find it."""
+    example = getattr(request.node, "dtest", None)
+    if example and any("runs/demo" in line.source for line in example.examples):
+        monkeypatch.chdir(request.getfixturevalue("demo_folder"))

@@ -17,7 +17,12 @@ Tree: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Box:
-    """Real vectors, or images, between two bounds (scalars, or arrays of the box's shape)."""
+    """Real vectors, or images, between two bounds (scalars, or arrays of the box's shape).
+
+    >>> import shoal
+    >>> shoal.Box((2,), low=-1.0, high=1.0).shape
+    (2,)
+    """
 
     shape: tuple[int, ...]
     low: Any = -np.inf
@@ -27,21 +32,36 @@ class Box:
 
 @dataclass(frozen=True)
 class Discrete:
-    """One of `num` choices, counted from zero."""
+    """One of `num` choices, counted from zero.
+
+    >>> import shoal
+    >>> shoal.make("CartPole-v1").spec.action == shoal.Discrete(2)
+    True
+    """
 
     num: int
 
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several independent choices, the i-th among `nums[i]`."""
+    """Several independent choices, the i-th among `nums[i]`.
+
+    >>> import shoal
+    >>> len(shoal.MultiDiscrete((3, 2)).nums)
+    2
+    """
 
     nums: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class MultiBinary:
-    """`num` independent switches."""
+    """`num` independent switches.
+
+    >>> import shoal
+    >>> shoal.MultiBinary(4).num
+    4
+    """
 
     num: int
 
@@ -60,7 +80,13 @@ class Augmentation(NamedTuple):
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a learner must know of an environment before the first step."""
+    """What a learner must know of an environment before the first step.
+
+    >>> import shoal
+    >>> spec = shoal.make("Pendulum-v1").spec
+    >>> spec.observation.shape, spec.max_episode_steps, spec.params.gravity
+    ((3,), 200, 10.0)
+    """
 
     name: str
     backend: str
@@ -160,6 +186,18 @@ class JaxEnv(NamedTuple):
 
     Where `spec.agents` is A, actions, rewards and every part of an observation have a leading axis A;
     `terminated` is one for all.
+
+    >>> import jax.numpy as jnp
+    >>> import shoal
+    >>> walk = shoal.JaxEnv(
+    ...     spec=shoal.EnvSpec("Walk-v0", "jax", shoal.Box((1,)), shoal.Discrete(2), max_episode_steps=20),
+    ...     reset=lambda key, params: jnp.zeros(1),
+    ...     step=lambda key, x, action, params: (x + 2.0 * action - 1.0, x[0], jnp.abs(x[0]) > 5),
+    ...     observe=lambda x, params: x,
+    ... )
+    >>> shoal.register("Walk-v0", walk)
+    >>> shoal.make("Walk-v0").spec.max_episode_steps
+    20
     """
 
     spec: EnvSpec
@@ -232,6 +270,12 @@ class Learner(NamedTuple):
     and then neighbours' policies, policy distances and value maps are not available. `grouped` learners are
     updated a few at a time on a core; those with a replay, which is too large to copy, are not. `by_env` says
     which parts of `private` have the environments as their first axis.
+
+    >>> import jax, shoal
+    >>> learner = shoal.ppo(shoal.PPOConfig(), shoal.make("CartPole-v1").spec)
+    >>> cohort = jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 8))  # eight learners
+    >>> cohort.hypers.learning_rate.shape
+    (8,)
     """
 
     init: Callable[[Array], LearnerState]

@@ -105,7 +105,13 @@ class PopulationConfig:
 
 @dataclass(frozen=True)
 class ExchangeConfig:
-    """How learners learn together; a run may have several of these."""
+    """How learners learn together; a run may have several of these.
+
+    >>> import shoal
+    >>> config = shoal.preset("CartPole-v1", learners=8, exchange="gossip", topology="ring")
+    >>> config.exchanges == (shoal.ExchangeConfig(exchange="gossip", topology="ring"),)
+    True
+    """
 
     exchange: str = "none"
     """none; gradients (every gradient is averaged); average (FedAvg), median, trimmed-mean, krum, multi-krum,

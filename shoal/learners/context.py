@@ -9,7 +9,16 @@ from shoal.types import EnvSpec
 
 
 class LearnerContext(NamedTuple):
-    """The default is a learner by itself, on one device."""
+    """The default is a learner by itself, on one device.
+
+    A learner of your own is made by a function of the environment's spec and this context:
+
+    >>> import shoal
+    >>> def make(spec, context):
+    ...     return shoal.ppo(shoal.PPOConfig(), spec, context)
+    >>> learner = make(shoal.make("CartPole-v1").spec, shoal.LearnerContext(num_updates=10))
+    >>> reports = shoal.train(shoal.TrainConfig("CartPole-v1", steps=512), learner=make)
+    """
 
     num_updates: int = 1
     """Updates in the run: what annealed settings reach their end after."""

@@ -39,7 +39,12 @@ class DQNExplorationConfig:
 
 @dataclass(frozen=True)
 class DQNConfig(ReplayConfig):
-    """DQN's settings."""
+    """DQN's settings.
+
+    >>> import shoal
+    >>> shoal.preset("CartPole-v1", algo="dqn").algo == shoal.DQNConfig()
+    False
+    """
 
     num_steps: int = 4
     gradient_steps: int | None = 1
@@ -95,7 +100,16 @@ class DQNSetup(NamedTuple):
 
 
 def dqn(config: DQNConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Learner:
-    """A DQN learner for an environment with discrete actions."""
+    """A DQN learner for an environment with discrete actions.
+
+    >>> import jax, shoal
+    >>> learner = shoal.dqn(shoal.DQNConfig(buffer_size=100), shoal.make("CartPole-v1").spec)
+    >>> state = learner.for_evaluation(learner.init(jax.random.key(0)), 7)
+    >>> noise = jax.numpy.zeros((7, 3))
+    >>> action, private = learner.act(state, jax.numpy.zeros((7, 4)), noise)
+    >>> action.shape
+    (7,)
+    """
     check_single_agent("dqn", spec, context)
     if not isinstance(spec.action, Discrete):
         raise ShoalError(f"dqn needs discrete actions, which {spec.name} does not have")

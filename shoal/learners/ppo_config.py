@@ -52,7 +52,12 @@ class Hypers(NamedTuple):
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """PPO's settings; names and defaults are CleanRL's where CleanRL has one."""
+    """PPO's settings; names and defaults are CleanRL's where CleanRL has one.
+
+    >>> import shoal
+    >>> shoal.PPOConfig(num_envs=8, num_steps=64).rollout_size
+    512
+    """
 
     num_envs: int = 4
     """Environments per learner, stepped together."""

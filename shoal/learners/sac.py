@@ -64,7 +64,12 @@ class SACExplorationConfig:
 
 @dataclass(frozen=True)
 class SACConfig(ReplayConfig):
-    """SAC's settings."""
+    """SAC's settings.
+
+    >>> import shoal
+    >>> shoal.SACConfig(batch_size=64).gamma
+    0.99
+    """
 
     learning_rate: float = 3e-4
     """The critics' step size."""

@@ -61,7 +61,12 @@ class TargetNoiseConfig:
 
 @dataclass(frozen=True)
 class TD3Config(ReplayConfig):
-    """TD3's settings."""
+    """TD3's settings.
+
+    >>> import shoal
+    >>> shoal.TD3Config(batch_size=64).gamma
+    0.99
+    """
 
     actor_learning_rate: float | None = None
     """The actor's step size; the critics', whatever becomes of it, unless given."""

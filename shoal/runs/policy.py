@@ -26,8 +26,8 @@ class Policy:
     until `reset()`; `reset(ended)` forgets only the rows where `ended` is true.
 
     >>> import numpy as np, shoal
-    >>> policy = shoal.load(demo).policy()  # doctest: +SKIP
-    >>> policy(np.zeros(4)).shape, policy(np.zeros((7, 4))).shape  # doctest: +SKIP
+    >>> policy = shoal.load("runs/demo").policy()
+    >>> policy(np.zeros(4)).shape, policy(np.zeros((7, 4))).shape
     ((), (7,))
     """
 
@@ -129,7 +129,7 @@ def _act(
 def clip_action(space: ActionSpace, action: Tree) -> np.ndarray:
     """Actions as the environment takes them: real ones inside their box.
 
-    >>> clip_action(Box((1,), -2.0, 2.0), jnp.array([[3.0], [1.0]])).tolist()
+    >>> clip_action(Box((1,), -2.0, 2.0), np.array([[3.0], [1.0]])).tolist()
     [[2.0], [1.0]]
     """
     action = np.asarray(action)

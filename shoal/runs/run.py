@@ -41,6 +41,15 @@ class Run:
     """A run in its folder, trained or still training: `shoal.run` and `shoal.load` return one.
 
     Everything is read from the folder when it is asked for, so a run that trains elsewhere is up to date.
+
+    >>> import shoal
+    >>> run = shoal.load("runs/demo")
+    >>> run.learners, run.step, run.metrics["return_mean"].shape
+    (2, 1024, (2,))
+    >>> rows = run.evaluate(episodes=2, learner="best")
+    >>> rows[0].learner == run.best, rows[0].episodes
+    (True, 2)
+    >>> action = run.policy()(np.zeros(4))
     """
 
     def __init__(self, folder: Path | str):
@@ -170,6 +179,11 @@ def run(
     `env` is an environment's name, whose preset is the start, or a configuration; `settings` change it. The
     same call again resumes a run that was interrupted, or returns one that is complete; `clobber` starts
     over. A terminal shows a progress bar. Ctrl-C saves and raises KeyboardInterrupt.
+
+    >>> import shoal
+    >>> run = shoal.run("CartPole-v1", steps=1_024, learners=2, folder="runs/demo")
+    >>> run
+    Run('runs/demo': CartPole-v1, 2 learners, step 1,024 of 1,024)
     """
     if isinstance(env, str):
         config = preset(env, **settings)
@@ -187,7 +201,12 @@ def run(
 
 
 def load(folder: Path | str) -> Run:
-    """The run in a folder, trained here or elsewhere."""
+    """The run in a folder, trained here or elsewhere.
+
+    >>> import shoal
+    >>> shoal.load("runs/demo").config.env
+    'CartPole-v1'
+    """
     return Run(folder)
 
 
@@ -197,6 +216,11 @@ def evaluate(
     """Play whole episodes with the learners of a run, or of a report while they train; a row per learner.
 
     `how` is what `Run.evaluate` takes: sampled, seed, levels, each_world, and of a run a checkpoint.
+
+    >>> import shoal
+    >>> rows = shoal.evaluate(shoal.load("runs/demo"), episodes=2)
+    >>> [(row.learner, row.episodes) for row in rows]
+    [(0, 2), (1, 2)]
     """
     if isinstance(trained, Run):
         return trained.evaluate(episodes, learner, **how)

@@ -17,7 +17,13 @@ AlgorithmConfig: TypeAlias = Any
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A run: everything that decides its numbers."""
+    """A run: everything that decides its numbers.
+
+    >>> import shoal
+    >>> config = shoal.TrainConfig("CartPole-v1", shoal.PPOConfig(num_envs=8), steps=10_000, learners=4)
+    >>> config.num_iterations, config.steps_after(1)
+    (10, 1024)
+    """
 
     env: str
     """Environment id, e.g. CartPole-v1; jax:, envpool: or gym: before it forces a backend."""

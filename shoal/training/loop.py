@@ -33,7 +33,14 @@ class Clock(NamedTuple):
 
 
 class Report(NamedTuple):
-    """How training stands."""
+    """How training stands.
+
+    >>> import shoal
+    >>> config = shoal.TrainConfig("CartPole-v1", steps=1024, learners=2, seed=1, reports=2)
+    >>> report = next(shoal.train(config))
+    >>> report.step, report.metrics["return_mean"].shape, report.state.cohort.hypers.learning_rate.shape
+    (512, (2,), (2,))
+    """
 
     iteration: int
     step: int  # environment steps per learner
