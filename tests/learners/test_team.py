@@ -13,7 +13,7 @@ from shoal.envs.adapters.jax_env import from_jax
 from shoal.errors import ShoalError
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
-from shoal.learners.wrappers.match import both, match
+from shoal.learners.wrappers.match import join, match
 from shoal.learners.wrappers.team import team
 from shoal.learners.wrappers.team_config import TeamConfig
 from shoal.learners.wrappers.team_views import sight, sight_space
@@ -299,7 +299,7 @@ def test_in_a_match_each_learner_plays_its_side():
     obs, episode_starts = jax.random.normal(jax.random.key(2), (E, A, 2)), jnp.ones(E, bool)
     noise = jax.tree.map(lambda x: 0 * x[0], learner.draw(jax.random.key(3), (1, E)))
     alone = [np.asarray(learner.act(state, obs, noise, episode_starts)[0]) for state in states]
-    played, _ = game.act(game.for_evaluation(both(*states), E), obs, (noise, noise), episode_starts)
+    played, _ = game.act(game.for_evaluation(join(*states), E), obs, (noise, noise), episode_starts)
     np.testing.assert_array_equal(played[:, [0, 2]], alone[0][:, [0, 2]])
     np.testing.assert_array_equal(played[:, 1], alone[1][:, 1])
     assert not np.array_equal(alone[0], alone[1])

@@ -1,7 +1,7 @@
-"""Augmentation: a learner learns from variants of what it saw, whose actions and rewards are the same.
+"""Augmentation: a learner also learns from variants of its observations, with the same actions and rewards.
 
-The environment offers them (`EnvSpec.augment`): K variants of an observation, the first of them itself. To
-the learner inside it looks as if it had K times as many environments; of its memory, the real ones' is kept.
+The environment computes them (`EnvSpec.augment`): K variants of an observation, the first of them itself. The
+wrapped learner has K times as many environments; of its private state, that of the real ones is kept.
 """
 
 from collections.abc import Callable
@@ -22,30 +22,30 @@ def augmented(make: Callable[[PPOConfig], Learner], config: PPOConfig, spec: Env
     """The learner that `make` makes, for K times as many environments as it acts in.
 
     Values and log-probabilities are those of the variants, so the first ratio is 1; the moments of
-    observations take them in too. Advice on an observation is taken for its variants' as well. K times the
-    samples make as many minibatches as before, so what divides a rollout evenly still does.
+    observations count them too. Peers' targets at an observation are used for its variants. The number of
+    minibatches stays the same, so whatever divides a rollout evenly still does.
     """
     augment = check(spec)
     copies = augment.copies
     plans = tuple(in_iterations(plan, config.rollout_size) for plan in config.schedules)  # not of variants
     inputs = replace(config.inputs, augment=False)
     inner = make(replace(config, num_envs=copies * config.num_envs, schedules=plans, inputs=inputs))
-    thin, fill = partial(real, copies, inner.by_env), partial(repeated, copies, inner.by_env)
+    keep_real, repeat = partial(take_real, copies, inner.by_env), partial(repeat_envs, copies, inner.by_env)
 
     def init(key: Array) -> LearnerState:
         state = inner.init(key)
-        return state._replace(private=thin(state.private))
+        return state._replace(private=keep_real(state.private))
 
     def update(key: Array, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, dict[str, Array]]:
-        state = state._replace(private=fill(state.private))
-        state, metrics = inner.update(key, state, varied(augment, rollout))
-        return state._replace(private=thin(state.private)), metrics
+        state = state._replace(private=repeat(state.private))
+        state, metrics = inner.update(key, state, add_variants(augment, rollout))
+        return state._replace(private=keep_real(state.private)), metrics
 
     return inner._replace(init=init, update=update)
 
 
-def varied(augment: Augmentation, rollout: Rollout) -> Rollout:
-    """The rollout in K times as many environments, the variants of one side by side, (T, E K, ...)."""
+def add_variants(augment: Augmentation, rollout: Rollout) -> Rollout:
+    """The rollout with K times as many environments, the variants of one side by side, (T, E K, ...)."""
     copies = augment.copies
     last_obs = jax.tree.map(lambda x: x[None], rollout.last_obs)
     others = jax.tree.map(partial(jnp.repeat, repeats=copies, axis=1), rollout._replace(obs=(), last_obs=()))
@@ -58,29 +58,29 @@ def varied(augment: Augmentation, rollout: Rollout) -> Rollout:
 def variants(augment: Augmentation, obs: Tree) -> Tree:
     """Observations (T, E, ...) and their variants, (T, E K, ...)."""
     length, num_envs = jax.tree.leaves(obs)[0].shape[:2]
-    rows = augment.apply(jax.tree.map(lambda x: x.reshape(length * num_envs, *x.shape[2:]), obs))
-    return jax.tree.map(lambda x: x.reshape(length, num_envs * augment.copies, *x.shape[2:]), rows)
+    batch = augment.apply(jax.tree.map(lambda x: x.reshape(length * num_envs, *x.shape[2:]), obs))
+    return jax.tree.map(lambda x: x.reshape(length, num_envs * augment.copies, *x.shape[2:]), batch)
 
 
-def repeated(copies: int, by_env: Tree, private: Tree) -> Tree:
-    """A memory with `copies` of everything that belongs to an environment, side by side."""
+def repeat_envs(copies: int, by_env: Tree, private: Tree) -> Tree:
+    """A private state with `copies` of everything that belongs to an environment, side by side."""
     repeat = partial(jax.tree.map, lambda x: jnp.repeat(x, copies, axis=0))
     return jax.tree.map(lambda split, part: repeat(part) if split else part, by_env, private)
 
 
-def real(copies: int, by_env: Tree, private: Tree) -> Tree:
-    """The way back from `repeated`: what belongs to each first copy."""
+def take_real(copies: int, by_env: Tree, private: Tree) -> Tree:
+    """The way back from `repeat_envs`: the parts of each first copy."""
     first = partial(jax.tree.map, lambda x: x[::copies])
     return jax.tree.map(lambda split, part: first(part) if split else part, by_env, private)
 
 
 def check(spec: EnvSpec) -> Augmentation:
-    """What the environment offers; raises where it offers nothing, or nothing like its observations."""
+    """The environment's augmentation; raises where it has none, or one that does not return observations."""
     augment = spec.augment
     if augment is None:
         raise ShoalError(
             f"{spec.name} offers no variants of its observations: give its JaxEnv `augment` or its Gymnasium "
-            "class `augment_observation`, or say --no-augment"
+            "class `augment_observation`, or use --no-augment"
         )
     shaped = lambda *lead: jax.tree.map(
         lambda box: jax.ShapeDtypeStruct((*lead, *box.shape), box.dtype), spec.observation

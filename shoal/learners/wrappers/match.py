@@ -1,4 +1,4 @@
-"""Matches: two trained teams in one game, each for its own side."""
+"""Matches: two trained learners play against each other."""
 
 import jax
 import jax.numpy as jnp
@@ -10,42 +10,42 @@ from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
 
 def match(first: Learner, second: Learner, spec: EnvSpec) -> Learner:
-    """A learner that only plays: the first team by one learner, all others by the other.
+    """A learner that only plays: `first` plays for the first team, `second` for all others.
 
-    Its state is that of both, `both(first_state, second_state)`.
+    Its state is `join(first_state, second_state)`.
     """
     if len(set(spec.teams)) < 2:
-        raise ShoalError(f"{spec.name} has one team, so there is nobody to play against")
+        raise ShoalError(f"{spec.name} has one team, so there is no opponent")
     sides = (first, second)
     mine = np.array(spec.teams) == 0
 
     def init(key: Array) -> LearnerState:
-        return both(first.init(key), second.init(key))
+        return join(first.init(key), second.init(key))
 
     def draw(key: Array, shape: tuple[int, int]) -> Tree:
         return tuple(side.draw(key, shape) for side in sides)
 
     def act(state: LearnerState, obs: Tree, noise: Tree, episode_starts: Array) -> tuple[Tree, Tree]:
-        acted = [side.act(one(state, i), obs, noise[i], episode_starts) for i, side in enumerate(sides)]
+        acted = [side.act(split(state, i), obs, noise[i], episode_starts) for i, side in enumerate(sides)]
         choose = lambda a, b: jnp.where(mine.reshape(1, -1, *[1] * (a.ndim - 2)), a, b)
-        (action, private), (other, other_memory) = acted
-        return jax.tree.map(choose, action, other), (private, other_memory)
+        (action, private), (other, other_private) = acted
+        return jax.tree.map(choose, action, other), (private, other_private)
 
     def for_evaluation(state: LearnerState, num_envs: int) -> LearnerState:
-        return both(*(side.for_evaluation(one(state, i), num_envs) for i, side in enumerate(sides)))
+        return join(*(side.for_evaluation(split(state, i), num_envs) for i, side in enumerate(sides)))
 
     return Learner(init=init, draw=draw, act=act, update=_refuse, for_evaluation=for_evaluation)
 
 
-def both(first: LearnerState, second: LearnerState) -> LearnerState:
-    """Two states as one."""
+def join(first: LearnerState, second: LearnerState) -> LearnerState:
+    """Two states as one, in pairs."""
     return LearnerState(*zip(first, second, strict=True))
 
 
-def one(state: LearnerState, index: int) -> LearnerState:
+def split(state: LearnerState, index: int) -> LearnerState:
     """One of two states."""
     return LearnerState(*(field[index] for field in state))
 
 
 def _refuse(key: Array, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, dict[str, Array]]:
-    raise ShoalError("a match is played, not learned from")
+    raise ShoalError("a match has no updates")

@@ -12,11 +12,11 @@ from shoal.ops.masks import ACTION_MASK
 from shoal.types import Box, EnvSpec, ObservationSpace, Tree
 
 ALIVE, STATE, AGENT_ID = "alive", "state", "agent_id"
-"""Parts of an observation: whether the agent still plays, the world's own state, which agent this is."""
+"""Parts of an observation: whether the agent still plays, the environment's state, which agent this is."""
 
 
 def sight_space(config: TeamConfig, spec: EnvSpec) -> ObservationSpace:
-    """What a policy sees: an agent's own parts, and for its critic what the others see."""
+    """The space of what a policy sees: an agent's own parts, and for its critic those of others."""
     boxes = {name: box for name, box in named(spec.observation).items() if name not in (ALIVE, STATE)}
     size = sum(prod(box.shape) for name, box in boxes.items() if name != ACTION_MASK)
     assert spec.agents is not None
@@ -34,8 +34,8 @@ def sight_space(config: TeamConfig, spec: EnvSpec) -> ObservationSpace:
 def sight(config: TeamConfig, spec: EnvSpec, obs: Tree) -> Tree:
     """Observations (..., A, ...) as policies see them; `JOINT` is for critics alone.
 
-    An agent's joint observation is its own, then those of the agents after it, going round: of all agents or
-    of its team, shorter ones filled up with zeros. Where the world tells its own state, it is that, then
+    An agent's joint observation is its own, then those of the agents after it, in a cycle: of all agents or
+    of its team, padded with zeros to the longest. Where the environment has a state, it is that state, then
     the agent's own observation.
     """
     own = {name: x for name, x in named(obs).items() if name not in (ALIVE, STATE)}
@@ -47,32 +47,32 @@ def sight(config: TeamConfig, spec: EnvSpec, obs: Tree) -> Tree:
     if has_state(config, spec):
         own[JOINT] = jnp.concatenate([obs[STATE], seen], -1)
     elif config.critic_view != "local":
-        own[JOINT] = jnp.stack([look_round(seen, view) for view in padded(views(config, spec))], -2)
+        own[JOINT] = jnp.stack([join_views(seen, view) for view in pad_views(views(config, spec))], -2)
     return own if set(own) != {"obs"} else own["obs"]
 
 
-def look_round(seen: Array, view: tuple[int | None, ...]) -> Array:
-    """What these agents see, side by side; nothing for None."""
-    nothing = jnp.zeros_like(seen[..., 0, :])
-    return jnp.concatenate([nothing if agent is None else seen[..., agent, :] for agent in view], -1)
+def join_views(seen: Array, view: tuple[int | None, ...]) -> Array:
+    """The observations of these agents side by side; zeros for None."""
+    blank = jnp.zeros_like(seen[..., 0, :])
+    return jnp.concatenate([blank if agent is None else seen[..., agent, :] for agent in view], -1)
 
 
 def views(config: TeamConfig, spec: EnvSpec) -> list[tuple[int, ...]]:
-    """Whose observations each agent's critic sees, in their order."""
+    """Whose observations each agent's critic sees, in order."""
     assert spec.agents is not None
     sides = spec.teams if config.critic_view == "team" and spec.teams else (0,) * spec.agents
     rounds = [[(agent + k) % spec.agents for k in range(spec.agents)] for agent in range(spec.agents)]
     return [tuple(other for other in others if sides[other] == sides[others[0]]) for others in rounds]
 
 
-def padded(each: list[tuple[int, ...]]) -> list[tuple[int | None, ...]]:
-    """Views of one length."""
+def pad_views(each: list[tuple[int, ...]]) -> list[tuple[int | None, ...]]:
+    """Views padded with None to one length."""
     longest = max(map(len, each))
     return [(*view, *[None] * (longest - len(view))) for view in each]
 
 
 def has_state(config: TeamConfig, spec: EnvSpec) -> bool:
-    """Whether critics see the world's own state."""
+    """Whether critics see the environment's state."""
     return config.critic_view == "global" and STATE in named(spec.observation)
 
 
