@@ -16,7 +16,7 @@ from shoal.exchanges.selection import copy_parents
 from shoal.learners import ppo
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
-from shoal.learners.wrappers import curiosity
+from shoal.learners.wrappers import curiosity_model
 from shoal.learners.wrappers.curiosity import WithCuriosity, curious, policy_of
 from shoal.nets.actor_critic import actor_critic
 from shoal.ops import trees
@@ -170,7 +170,7 @@ def test_the_inverse_error_by_hand(kind):
     space, action = SPACES[kind]
     spec = EnvSpec(kind, "jax", Box((3,)), space)
     rng = np.random.default_rng(1)
-    shapes = jax.eval_shape(lambda: curiosity.make_model(KEY, CONFIG, spec))
+    shapes = jax.eval_shape(lambda: curiosity_model.make_model(KEY, spec, 6, "nature"))
     model = jax.tree.map(lambda s: jnp.float32(rng.normal(size=s.shape)), shapes)
     before, after = np.float32(rng.normal(size=(2, 6)))
     guess = layers(model.inverse, np.concatenate([before, after]))
@@ -181,15 +181,16 @@ def test_the_inverse_error_by_hand(kind):
         "multi-binary": lambda: np.log1p(np.exp(-guess[0])) + np.log1p(np.exp(guess[1])),
         "continuous": lambda: ((guess[0] - 0.5) ** 2 + (guess[1] - 1) ** 2) / 2,
     }[kind]()
-    found = jax.jit(lambda *seen: curiosity.inverse_error(model, space, *seen))(before, after, action)
+    found = jax.jit(lambda *seen: curiosity_model.inverse_error(model, space, *seen))(before, after, action)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_the_loss_weighs_the_two_errors():
-    setup = curiosity.CuriositySetup(with_settings(CONFIG, icm_beta=0.3), VECTOR, learner()[0])
     obs = rollout().obs[0]
-    batch = curiosity.Transitions(obs, rollout().action[0], rollout().obs[1], jnp.array([1.0, 1.0, 0.0, 1.0]))
-    total, metrics = curiosity.loss(setup, state().params.curiosity, batch)
+    batch = curiosity_model.Transitions(
+        obs, rollout().action[0], rollout().obs[1], jnp.array([1.0, 1.0, 0.0, 1.0])
+    )
+    total, metrics = curiosity_model.curiosity_loss(0.3, VECTOR.action, state().params.curiosity, batch)
     expected = 0.7 * metrics["curiosity/forward"] + 0.3 * metrics["curiosity/inverse"]
     np.testing.assert_allclose(total, expected, rtol=1e-6)
 

@@ -303,5 +303,5 @@ def test_in_a_match_each_learner_plays_its_side():
     np.testing.assert_array_equal(played[:, [0, 2]], alone[0][:, [0, 2]])
     np.testing.assert_array_equal(played[:, 1], alone[1][:, 1])
     assert not np.array_equal(alone[0], alone[1])
-    with pytest.raises(ShoalError, match="nobody to play against"):
+    with pytest.raises(ShoalError, match="no opponent"):
         match(learner, learner, spec_of())
