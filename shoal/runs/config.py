@@ -43,7 +43,7 @@ def expanded(settings: Mapping[str, Any], algo: str) -> dict[str, Any]:
     known = {"algo", *RUN, *groups.types(ALGORITHMS[algo].config), *EXCHANGE}
     for name in settings:
         if not groups.is_known(name, known) and (others := _algorithms_with(name)):
-            raise ShoalError(f"{name} is a setting of {' and '.join(others)}, not of {algo}")
+            raise ShoalError(f"{name} is a setting of {', '.join(others)}, not of {algo}")
     return groups.expand(settings, known)
 
 

@@ -15,6 +15,7 @@ from shoal.learners.ppo import PPOConfig
 from shoal.nets import convolutions, layers
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
+from shoal.training import rollout
 from shoal.types import Box, EnvSpec, JaxEnv, Rollout
 from tests.learners.lab import (
     KEY,
@@ -132,10 +133,10 @@ def test_the_environment_gets_the_clipped_action_and_the_learner_keeps_its_own()
         cohort = jax.vmap(learner.init)(keys[:, 0])
         return rollout.collect(env, learner, 16, keys[:, 1], cohort, rollout.reset_envs(env, keys, ()))[2]
 
-    rollout = play(KEY)
-    assert np.mean(np.abs(rollout.action) > 1) > 0.5
+    played = play(KEY)
+    assert np.mean(np.abs(played.action) > 1) > 0.5
     # The compiler may compute an action twice, rounded differently.
-    np.testing.assert_allclose(rollout.obs[1:], np.clip(rollout.action[:-1], -1, 1), rtol=1e-6)
+    np.testing.assert_allclose(played.obs[1:], np.clip(played.action[:-1], -1, 1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SPECS if kind != "discrete"])

@@ -109,7 +109,7 @@ def test_numbers_as_yaml_and_people_write_them():
         ({"memory": {"sise": 3}}, "unknown setting memory.sise; did you mean memory.size?"),
         ({"icm_sise": 3}, "unknown setting icm_sise; did you mean icm_size?"),
         ({"xyzzy": 3}, "unknown setting xyzzy; shoal train ENV --help all lists them"),
-        ({"buffer_size": 3}, "buffer_size is a setting of td3 and dqn, not of ppo"),
+        ({"buffer_size": 3}, "buffer_size is a setting of td3, sac, dqn, not of ppo"),
         ({"gamma": "much"}, "gamma must be a number, not 'much'"),
         ({"steps": 1.5}, "steps must be a whole number, not 1.5"),
         ({"num_envs": True}, "num_envs must be a whole number, not True"),
