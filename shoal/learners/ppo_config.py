@@ -18,7 +18,7 @@ from shoal.learners.ppo_groups import (
     ValueConfig,
 )
 from shoal.learners.sequences import check_division
-from shoal.learners.wrappers.team_config import TeamConfig
+from shoal.learners.team_config import TeamConfig
 from shoal.settings import check_at_least, check_choices, get
 
 ANNEALED = {"learning_rate": "anneal_lr", "clip_coef": "anneal_clip", "ent_coef": "anneal_ent"}

@@ -1,8 +1,8 @@
 """Evaluation of a run's learners: which learners, in which worlds, on which levels, against whom."""
 
+from shoal.envs.levels import has_levels, level_options
 from shoal.envs.registry import make
 from shoal.envs.worlds import parameters
-from shoal.envs.worlds.levels import has_levels, level_options
 from shoal.errors import ShoalError
 from shoal.learners.wrappers.match import join, match
 from shoal.ops import trees

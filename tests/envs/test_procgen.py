@@ -9,8 +9,8 @@ import pytest
 from shoal import ShoalError
 from shoal.cli.main import main
 from shoal.envs.adapters.envpool import envpool_recipe, import_envpool, option_names
+from shoal.envs.levels import NUM_LEVELS, has_levels, level_options
 from shoal.envs.registry import make
-from shoal.envs.worlds.levels import NUM_LEVELS, has_levels, level_options
 from shoal.runs.evaluation import choose_levels
 from shoal.runs.learners import load_learners
 from shoal.training.config import TrainConfig

@@ -13,9 +13,9 @@ from shoal.envs.adapters.jax_env import from_jax
 from shoal.errors import ShoalError
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
+from shoal.learners.team_config import TeamConfig
 from shoal.learners.wrappers.match import join, match
 from shoal.learners.wrappers.team import team
-from shoal.learners.wrappers.team_config import TeamConfig
 from shoal.learners.wrappers.team_views import sight, sight_space
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig

@@ -63,7 +63,7 @@ def import_gymnasium() -> ModuleType:
 def _adapter(name: str, envs: "GymEnvs", episodic_life: bool) -> HostAdapter:
     from shoal.envs import spaces
     from shoal.envs.adapters.agents import adapt_agents
-    from shoal.envs.worlds.variants import find_variants
+    from shoal.envs.adapters.gym_variants import find_variants
 
     if envs.agents is None:
         observation, observe, action, act = spaces.adapt(envs.observation_space, envs.action_space, name)

@@ -1,1 +1,1 @@
-"""Worlds that differ: physical parameters, levels, variants."""
+"""Worlds: sets of physical parameters, and environments that have them."""

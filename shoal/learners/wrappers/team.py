@@ -16,7 +16,7 @@ from jax import Array
 from shoal.distributed.mesh import DATA
 from shoal.errors import ShoalError
 from shoal.learners.observations import named
-from shoal.learners.wrappers.team_config import TeamConfig, mapping
+from shoal.learners.team_config import TeamConfig, mapping
 from shoal.learners.wrappers.team_roles import (
     Role,
     TeamPrivate,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.learners.wrappers.team_config import TeamConfig
+from shoal.learners.team_config import TeamConfig
 from shoal.ops import trees
 from shoal.types import EnvSpec, Learner, LearnerState, Tree
 

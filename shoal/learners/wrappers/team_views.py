@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from shoal.learners.observations import named
-from shoal.learners.wrappers.team_config import TeamConfig
+from shoal.learners.team_config import TeamConfig
 from shoal.nets.actor_critic import JOINT
 from shoal.ops.masks import ACTION_MASK
 from shoal.types import Box, EnvSpec, ObservationSpace, Tree
