@@ -133,9 +133,9 @@ def test_minibatches_are_the_same_however_environments_are_divided(num_steps, nu
         shares = np.stack(np.split(samples, shards, axis=1))
         keys = jax.random.split(jax.random.key(1), 1)
         if shards == 1:
-            return device(keys[0], jnp.asarray(samples))
-        arranged = jax.vmap(device, (None, 0), axis_name="data")(keys[0], jnp.asarray(shares))
-        return jnp.moveaxis(arranged, 0, 2).reshape(2, parts, -1)
+            return jax.jit(device)(keys[0], samples)
+        arranged = jax.jit(jax.vmap(device, (None, 0), axis_name="data"))(keys[0], shares)
+        return np.moveaxis(arranged, 0, 2).reshape(2, parts, -1)
 
     whole = np.sort(made(1), -1)
     assert np.all(np.sort(whole.reshape(2, -1)) == samples.reshape(-1))
