@@ -79,7 +79,7 @@ def travel(
 ) -> tuple[dict[str, int], float]:
     """Bytes that one exchange moves, by kind, and the median of its seconds."""
     learner = ppo(PPOConfig(), make("jax:CartPole-v1").spec, LearnerContext(10))
-    exchange = make_exchange((config,), learner, num_learners, mesh=mesh)
+    exchange = make_exchange((config,), ExchangeContext(num_learners, learner, mesh=mesh))
     divided, whole = NamedSharding(mesh, BY_LEARNER), NamedSharding(mesh, REPLICATED)
     memory = ExchangeState(divided, whole)
 

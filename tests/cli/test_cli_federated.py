@@ -243,7 +243,7 @@ def test_settings_that_do_nothing_are_told(arguments, message):
     write("pair.json", '{"comm_matrix": {"0": {"1": 1}}}')
     config, _ = parse_train([CARTPOLE, *TINY, "--exchange", *arguments.split(), "--out", "run"])
     (exchange,) = config.exchanges
-    assert exchange.idle() == ([message] if message else [])
+    assert exchange.without_effect() == ([message] if message else [])
 
 
 def test_a_setting_that_does_nothing_is_a_warning(capsys):

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
-from shoal.exchanges.config import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig, ExchangeContext
 from shoal.exchanges.exploration import read_priors
 from shoal.exchanges.registry import make_exchange
 from shoal.exchanges.routing import Transport, Way, take_drawn, taker
@@ -93,7 +93,7 @@ class Federation:
     def __init__(self, configs: tuple[ExchangeConfig, ...], num_devices: int):
         mesh = mesh_of(num_devices)
         priors = read_priors(CONFIG.evolved)
-        exchange = make_exchange(configs, LEARNER, NUM, priors=priors, mesh=mesh)
+        exchange = make_exchange(configs, ExchangeContext(NUM, LEARNER, mesh=mesh, priors=priors))
         self.divided, whole = NamedSharding(mesh, BY_LEARNER), NamedSharding(mesh, REPLICATED)
         self.placed = ExchangeState(self.divided, whole)
         self.init = jax.jit(exchange.init, out_shardings=(self.placed, self.divided))

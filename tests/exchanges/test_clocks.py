@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.exchanges.config import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig, ExchangeContext
 from shoal.exchanges.registry import make_exchange, split_by_interval
 from shoal.learners.td3 import TD3Config, td3
 from shoal.training.config import TrainConfig
@@ -43,7 +43,7 @@ def apart(tree):
 
 
 def test_each_part_meets_at_its_own_clock():
-    exchange = make_exchange((ExchangeConfig("average", parts=PARTS, common_start=False),), learner(), 3)
+    exchange = make_exchange((ExchangeConfig("average", parts=PARTS, common_start=False),), ExchangeContext(3, learner()))
     memory, now = exchange.init(cohort())
     apply, rounds = jax.jit(exchange.apply), []
     for update in range(1, 9):

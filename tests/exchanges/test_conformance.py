@@ -12,8 +12,8 @@ from jax.sharding import Mesh, NamedSharding
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
 from shoal.exchanges import selection
-from shoal.exchanges.config import ExchangeConfig
-from shoal.exchanges.registry import make_exchange
+from shoal.exchanges.config import ExchangeConfig, ExchangeContext
+from shoal.exchanges.registry import make_exchange, mixes, penalises
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
@@ -146,7 +146,7 @@ def trained(cohort, seed):
 def case(name):
     """The exchange after its start and two meetings, so that it has something to remember."""
     configs, anchored = CASES[name]
-    exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored, mesh=MESH)
+    exchange = make_exchange(configs, ExchangeContext(NUM_LEARNERS, learner(anchored), mesh=MESH, anchored=anchored))
     memory, cohort = jax.jit(exchange.init)(fresh(anchored))
     for round in range(2):
         now = scores(round)
@@ -237,7 +237,7 @@ def test_compiled_and_not_are_the_same(name):
     """On one device: uncompiled, every operation on every device is called by Python."""
     configs, anchored = CASES[name]
     _, memory, cohort = jax.device_get(case(name)._replace(exchange=None))
-    exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored)
+    exchange = make_exchange(configs, ExchangeContext(NUM_LEARNERS, learner(anchored), anchored=anchored))
     memory = trees.unpack(trees.pack(memory), jax.jit(exchange.init)(cohort)[0])
     with jax.disable_jit():
         plain = exchange.apply(KEY, memory, cohort, scores())
@@ -252,7 +252,7 @@ def test_what_nobody_asked_to_share_stays_bit_for_bit(name):
     assert bits(after.hypers) == bits(before.hypers)
     if not any(config.share_moments for config in configs):
         assert bits(after.opt_state) == bits(before.opt_state)
-    if not any(config.mixes for config in configs):
+    if not any(mixes(config) for config in configs):
         assert bits(after) == bits(before)
     if any(config.noise_multiplier or config.share_statistics is False for config in configs):
         assert bits(after.statistics) == bits(before.statistics)
@@ -264,7 +264,7 @@ def test_what_nobody_asked_to_share_stays_bit_for_bit(name):
 @every_exchange
 def test_those_that_mix_do_something(name):
     configs, _ = CASES[name]
-    if any(config.mixes and config.local_updates == 1 for config in configs):
+    if any(mixes(config) and config.local_updates == 1 for config in configs):
         before, after = case(name).cohort, met(name)[1]
         assert bits(after.params) != bits(before.params)
 
@@ -316,7 +316,7 @@ def test_advice_has_the_rollouts_shape_and_leaves_the_rest(name):
     rollout = rollout_of(3)
     found = jax.jit(exchange.add_peer_targets)(mine, rollout)
     assert bits(found._replace(peer_targets=())) == bits(rollout)
-    assert len(found.peer_targets) == sum(config.penalises for config in configs)
+    assert len(found.peer_targets) == sum(penalises(config) for config in configs)
     for peer_targets in found.peer_targets:
         assert peer_targets.weight.shape == rollout.reward.shape
         assert finite(peer_targets)
@@ -333,7 +333,7 @@ def rollout_of(num_learners) -> Tree:
 
 def test_anchored_learners_begin_near_the_common_start():
     configs, anchored = CASES["average, anchored"]
-    exchange = make_exchange(configs, learner(anchored), NUM_LEARNERS, anchored=anchored)
+    exchange = make_exchange(configs, ExchangeContext(NUM_LEARNERS, learner(anchored), anchored=anchored))
     _, begun = exchange.init(fresh(anchored))
     assert bits(begun.anchor) == bits(begun.params)
 

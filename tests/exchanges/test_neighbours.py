@@ -13,7 +13,7 @@ from shoal.errors import ShoalError
 from shoal.exchanges import topology
 from shoal.exchanges.builders import penalty_weights
 from shoal.exchanges.combinators import every, participate
-from shoal.exchanges.config import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig, ExchangeContext
 from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
 from shoal.exchanges.registry import make_exchange
 from shoal.exchanges.routing import HERE, Transport
@@ -283,7 +283,7 @@ def test_the_update_leaves_the_policies_it_heard_alone():
 )
 def test_a_topology_gives_the_mean_and_a_file_its_own_weights(settings, matrix):
     config = with_settings(ExchangeConfig(exchange="neighbours"), **settings)
-    np.testing.assert_array_equal(penalty_weights(config, 4, seed=0), matrix)
+    np.testing.assert_array_equal(penalty_weights(config, ExchangeContext(4, TOY)), matrix)
 
 
 def test_a_penalty_beside_averaging_holds_a_learner_near_what_it_received():
@@ -291,7 +291,7 @@ def test_a_penalty_beside_averaging_holds_a_learner_near_what_it_received():
     config = ExchangeConfig(
         exchange="average", local_updates=1, use_comm_penalty=True, share_statistics=False
     )
-    exchange, cohort = make_exchange((config,), TOY, 4), cohort_of(4)
+    exchange, cohort = make_exchange((config,), ExchangeContext(4, TOY)), cohort_of(4)
     memory, cohort = exchange.init(cohort)
     cohort = cohort_of(4, seed=5)
     memory, after, _ = exchange.apply(KEY, memory, cohort, everyone(4))
@@ -307,7 +307,7 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
         "local_updates": 1,
         "share_statistics": False,
     }
-    exchange = make_exchange((with_settings(ExchangeConfig(average_weights=True), **settings),), TOY, 4)
+    exchange = make_exchange((with_settings(ExchangeConfig(average_weights=True), **settings),), ExchangeContext(4, TOY))
     cohort = cohort_of(4, seed=5)
     memory, after, _ = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort, everyone(4))
     np.testing.assert_allclose(after.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
@@ -327,10 +327,10 @@ def test_some_of_them_meet():
 
 def test_two_exchanges_give_two_pieces_of_advice():
     configs = [ExchangeConfig(exchange="neighbours", local_updates=1, topology=t) for t in ("ring", "star")]
-    exchange, cohort = make_exchange(tuple(configs), TOY, 4), cohort_of(4)
+    exchange, cohort = make_exchange(tuple(configs), ExchangeContext(4, TOY)), cohort_of(4)
     peer_targets = exchange.add_peer_targets(met(exchange, cohort), rollout_of(4)).peer_targets
     for given, config in zip(peer_targets, configs, strict=True):
-        assert_heard(given, by_loop(TOY, penalty_weights(config, 4, 0), cohort, rollout_of(4)))
+        assert_heard(given, by_loop(TOY, penalty_weights(config, ExchangeContext(4, TOY)), cohort, rollout_of(4)))
 
 
 def test_an_anchor_is_what_those_who_came_hold_now():
@@ -347,7 +347,7 @@ def test_an_anchor_is_what_those_who_came_hold_now():
 
 def test_an_anchored_federation_begins_at_its_common_start():
     learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, LearnerContext(5))
-    exchange = make_exchange((ExchangeConfig(exchange="average"),), learner, 3, anchored=True)
+    exchange = make_exchange((ExchangeConfig(exchange="average"),), ExchangeContext(3, learner, anchored=True))
     _, cohort = exchange.init(jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3)))
     jax.tree.map(np.testing.assert_array_equal, cohort.anchor, cohort.params)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.exchanges.config import ExchangeConfig
+from shoal.exchanges.config import ExchangeConfig, ExchangeContext
 from shoal.exchanges.registry import make_exchange
 from shoal.learners import td3
 from shoal.learners.replay import Transition
@@ -104,7 +104,7 @@ def meeting(num_updates, learning_rate):
     settings = SETTINGS | {"optimiser": "sgd", "gradient_steps": 1, "learning_rate": learning_rate}
     config = TD3Config(**settings, actor_learning_rate=0.2)
     setup, one = TD3Setup(config, SPEC, 2), td3.td3(config, SPEC)
-    exchange = make_exchange((CRITICS, ACTORS), one, NUM)
+    exchange = make_exchange((CRITICS, ACTORS), ExchangeContext(NUM, one))
     alone = one.init(KEY)
     memory, cohort = exchange.init(trees.stack([alone] * NUM))
 
