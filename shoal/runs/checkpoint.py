@@ -67,7 +67,7 @@ class CorruptCheckpoint(ShoalError):
 
 
 def save(folder: Path, step: int, tree: Tree, meta: dict) -> Path:
-    """Saves a tree and what is worth knowing about it, then drops the checkpoints nobody needs.
+    """Saves a tree and what is worth knowing about it, then drops old checkpoints.
 
     `meta` is anything JSON can hold, and arrays, which become lists; its `score`, a number where
     larger is better, decides which checkpoint is the best. If the disk fails, nothing saved before

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and disk troubles told in one line."""
+"""Files that are either whole or absent, and disk errors as one line."""
 
 import errno
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 try:
     import fcntl
-except ImportError:  # Windows, where nobody is kept out
+except ImportError:  # Windows has no such lock
     fcntl = None
 
 from shoal.errors import ShoalError

@@ -303,29 +303,29 @@ def _draw_network(figure, weights: np.ndarray) -> None:
     axes = figure.subplots()
     num_learners, num_links = len(weights), np.count_nonzero(np.triu(weights + weights.T))
     turns = np.arange(num_learners) / num_learners - 0.25 * (num_learners == 2)  # two stand side by side
-    places = np.stack([np.sin(2 * np.pi * turns), np.cos(2 * np.pi * turns)], axis=1) * (num_learners > 1)
+    points = np.stack([np.sin(2 * np.pi * turns), np.cos(2 * np.pi * turns)], axis=1) * (num_learners > 1)
     radius = min(0.11, 0.66 * np.sin(np.pi / max(2, num_learners)))
     if num_links:
-        _draw_links(axes, places, radius, weights, num_links)
-    _draw_learners(axes, places, radius)
+        _draw_links(axes, points, radius, weights, num_links)
+    _draw_learners(axes, points, radius)
     count = lambda number, noun: f"{number:,} {noun}{'' if number == 1 else 's'}"
     axes.set(title=f"{count(num_learners, 'learner')}, {count(num_links, 'link')}")
     axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal")
     axes.axis("off")
 
 
-def _draw_learners(axes, places: np.ndarray, radius: float) -> None:
+def _draw_learners(axes, points: np.ndarray, radius: float) -> None:
     """Numbered discs, in the colour of the learners' curves."""
     from matplotlib.patches import Circle
 
     unit = 72 * axes.figure.get_figwidth() / 2.4  # points, nearly
     text = {"ha": "center", "va": "center_baseline", "color": "white", "fontsize": 0.85 * radius * unit}
-    for learner, place in enumerate(places):
-        axes.add_patch(Circle(place, radius, facecolor=PALETTE[0], edgecolor="white", zorder=3))
-        axes.text(*place, str(learner), zorder=4, **text)
+    for learner, point in enumerate(points):
+        axes.add_patch(Circle(point, radius, facecolor=PALETTE[0], edgecolor="white", zorder=3))
+        axes.text(*point, str(learner), zorder=4, **text)
 
 
-def _draw_links(axes, places: np.ndarray, radius: float, weights: np.ndarray, num_links: int) -> None:
+def _draw_links(axes, points: np.ndarray, radius: float, weights: np.ndarray, num_links: int) -> None:
     """Lines, and arrows where the two ways differ: bent where there is one each way."""
     from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.lines import Line2D
@@ -338,7 +338,7 @@ def _draw_links(axes, places: np.ndarray, radius: float, weights: np.ndarray, nu
     width = np.maximum(0.35, widest * weight / weight.max())
     head = arrow * (0.35 * radius + 0.014 * width)
     nearest = 2 * np.sin(np.pi / len(weights))
-    lines, heads = _arrows(places[speaker], places[listener], nearest, bend, arrow * 1.1 * radius, head)
+    lines, heads = _arrows(points[speaker], points[listener], nearest, bend, arrow * 1.1 * radius, head)
 
     style = {"color": LINK, "alpha": np.clip(8 / np.sqrt(num_links), 0.25, 0.8)}
     axes.add_collection(LineCollection(list(lines), linewidths=width, capstyle="butt", zorder=1, **style))

@@ -139,16 +139,16 @@ def _panels(spec: EnvSpec, played: Trajectory) -> list[_Panel]:
 
 def _draw_trajectory(figure, panels: list[_Panel], title: str) -> None:
     columns, num_steps = min(3, len(panels)), min(len(panel.values) for panel in panels)
-    places = figure.subplots(-(-len(panels) // columns), columns, squeeze=False, sharex=True).ravel()
-    for axes, (name, values, color, choices) in zip(places, panels, strict=False):
+    all_axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False, sharex=True).ravel()
+    for axes, (name, values, color, choices) in zip(all_axes, panels, strict=False):
         style = "steps-post" if len(values) == num_steps else "default"
         axes.plot(values, color=color, linewidth=1.6, drawstyle=style)
         axes.set(title=name)
         if choices:
             axes.set_yticks(range(len(choices)), choices)
-    for axes in places[len(panels) :]:
+    for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
-    for axes in places[len(panels) - columns : len(panels)]:
+    for axes in all_axes[len(panels) - columns : len(panels)]:
         axes.tick_params(labelbottom=True)
         axes.set(xlabel="step")
     figure.suptitle(title, fontsize=11)

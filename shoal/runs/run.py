@@ -111,7 +111,7 @@ class Run:
 
         `learner` is a number, "best", "mean" (of all parameters) or "all". Actions are greedy unless
         `sampled`. `checkpoint` is "latest" or "best". `levels` are a generated game's "seen", "unseen" or
-        "all"; `each_world` adds every learner's world to the worlds visited; `against` is another run of the
+        "all"; `each_world` adds every learner's world to the worlds; `against` is another run of the
         same game between teams.
         """
         trained = load_learners(self.folder, checkpoint)

@@ -74,8 +74,8 @@ def from_saved_order(trainer: Trainer, fresh: TrainState, parts: dict[str, Tree]
     else:  # in new episodes
         begun = {name: getattr(envs.episodes, name) for name in ("running_return", "running_length")}
         envs = envs._replace(episodes=episodes._replace(**begun))
-        places = jax.tree.map(lambda x: x.sharding, fresh.cohort)
-        cohort = jax.jit(jax.vmap(trainer.learner.on_restart), out_shardings=places)(cohort)
+        shardings = jax.tree.map(lambda x: x.sharding, fresh.cohort)
+        cohort = jax.jit(jax.vmap(trainer.learner.on_restart), out_shardings=shardings)(cohort)
     return TrainState(
         cohort=cohort,
         envs=envs,

@@ -18,7 +18,7 @@ from shoal.types import Env, EnvRecipe, Learner, LearnerState, Tree
 class Trajectory(NamedTuple):
     """One episode of T steps."""
 
-    obs: Tree  # (T + 1, ...) the last one included, on which nobody acted
+    obs: Tree  # (T + 1, ...) the last one included, which has no action
     action: Tree  # (T, ...) as the learner gave it, before the environment clips it
     reward: np.ndarray  # (T,) raw
 
