@@ -10,7 +10,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -22,7 +22,10 @@ from traffic import traffic
 from shoal import ExchangeConfig, PPOConfig, TrainConfig
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
+from shoal.exchanges import builders
+from shoal.exchanges.config import ExchangeContext
 from shoal.exchanges.registry import make_exchange
+from shoal.exchanges.routing import Transport, Way
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import ppo
 from shoal.settings import with_settings
@@ -68,16 +71,17 @@ def transport(mesh: Mesh, rounds: int) -> Iterator[str]:
     for num_learners in (8, 64):
         for name, config in MOVING.items():
             for way in ("point-to-point", "collective"):
-                moved, seconds = travel(mesh, num_learners, replace(config, transport=way), rounds)
+                moved, seconds = travel(mesh, num_learners, config, way, rounds)
                 kinds = ", ".join(f"{kind} {size / 1e6:.3f}" for kind, size in sorted(moved.items()))
                 total = sum(moved.values()) / 1e6
                 yield f"| {name} | {num_learners} | {way} | {total:.3f} | {kinds} | {1000 * seconds:.2f} |"
 
 
 def travel(
-    mesh: Mesh, num_learners: int, config: ExchangeConfig, rounds: int
+    mesh: Mesh, num_learners: int, config: ExchangeConfig, way: Way, rounds: int
 ) -> tuple[dict[str, int], float]:
     """Bytes that one exchange moves, by kind, and the median of its seconds."""
+    builders.Transport = partial(Transport, way=way)
     learner = ppo(PPOConfig(), make("jax:CartPole-v1").spec, LearnerContext(10))
     exchange = make_exchange((config,), ExchangeContext(num_learners, learner, mesh=mesh))
     divided, whole = NamedSharding(mesh, BY_LEARNER), NamedSharding(mesh, REPLICATED)

@@ -1,6 +1,7 @@
 """The grammar of exchanges: nothing, one after another, now and then, some learners, some parameters."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -144,10 +145,11 @@ def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
 
         anchor = restore(changed.anchor, before.anchor) if before.anchor else ()
         changed = changed._replace(params=restore(changed.params, before.params), anchor=anchor)
-        if "critic" in names or not hasattr(before.statistics, "returns"):
-            return changed
-        units = {name: getattr(before.statistics, name) for name in UNITS}
-        return changed._replace(statistics=changed.statistics._replace(**units))
+        policies = part_names(before.params)
+        statistics = jax.tree_util.tree_map_with_path(
+            partial(choose_statistics, policies, names), changed.statistics, before.statistics
+        )
+        return changed._replace(statistics=statistics)
 
     def init(cohort: LearnerState):
         state, changed = exchange.init(part(cohort))
@@ -158,6 +160,20 @@ def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
         return state, whole(changed, cohort), metrics
 
     return exchange._replace(init=init, apply=apply)
+
+
+def choose_statistics(
+    policies: set[str], parts: set[str], path: tuple[Any, ...], merged: jax.Array, own: jax.Array
+) -> jax.Array:
+    """Merged statistics where their part is exchanged, else a learner's own.
+
+    Statistics of several policies lie under the policies' names. The moments of returns and targets go with
+    the critic, whose numbers are measured in them.
+    """
+    keys = {jax.tree_util.keystr((key,), simple=True) for key in path}
+    if owners := keys & policies:
+        return merged if owners & parts else own
+    return own if keys & {*UNITS} and "critic" not in parts else merged
 
 
 def common_start(exchange: Exchange) -> Exchange:

@@ -14,6 +14,7 @@ from shoal.exchanges.mixing import average
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
+from shoal.ops.statistics import Running
 from shoal.settings import with_settings
 from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores
 
@@ -361,3 +362,21 @@ def test_nobody_is_absents_standing():
     assert nobody.present.tolist() == [False] * 3
     assert nobody.samples.tolist() == nobody.returns.tolist() == nobody.episodes.tolist() == [0] * 3
     assert nobody.episodes.dtype == jnp.int32
+
+
+def test_the_moments_of_a_policy_that_is_not_exchanged_stay():
+    """Two teams' policies lie side by side: exchanging one leaves the other's running moments alone."""
+    weights = lambda seed: jax.random.normal(jax.random.key(seed), (3, 2))
+    moments = lambda mean: Running(jnp.full(3, 4.0), jnp.arange(3.0) + mean, jnp.ones(3))
+    cohort = LearnerState(
+        params={"team0": weights(0), "team1": weights(1)},
+        statistics={"team0": {"obs": moments(0.0)}, "team1": {"obs": moments(9.0)}},
+        opt_state=(),
+        hypers=(),
+        private=(),
+    )
+    exchange = select(["team0"], average())
+    state, cohort = exchange.init(cohort)
+    _, after, _ = exchange.apply(KEY, state, cohort, scores(3))
+    np.testing.assert_array_equal(after.statistics["team1"]["obs"].mean, [9.0, 10.0, 11.0])
+    np.testing.assert_allclose(after.statistics["team0"]["obs"].mean, [1.0, 1.0, 1.0])

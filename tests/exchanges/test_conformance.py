@@ -146,7 +146,9 @@ def trained(cohort, seed):
 def case(name):
     """The exchange after its start and two meetings, so that it has something to remember."""
     configs, anchored = CASES[name]
-    exchange = make_exchange(configs, ExchangeContext(NUM_LEARNERS, learner(anchored), mesh=MESH, anchored=anchored))
+    exchange = make_exchange(
+        configs, ExchangeContext(NUM_LEARNERS, learner(anchored), mesh=MESH, anchored=anchored)
+    )
     memory, cohort = jax.jit(exchange.init)(fresh(anchored))
     for round in range(2):
         now = scores(round)

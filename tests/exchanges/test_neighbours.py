@@ -307,7 +307,9 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
         "local_updates": 1,
         "share_statistics": False,
     }
-    exchange = make_exchange((with_settings(ExchangeConfig(average_weights=True), **settings),), ExchangeContext(4, TOY))
+    exchange = make_exchange(
+        (with_settings(ExchangeConfig(average_weights=True), **settings),), ExchangeContext(4, TOY)
+    )
     cohort = cohort_of(4, seed=5)
     memory, after, _ = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort, everyone(4))
     np.testing.assert_allclose(after.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
@@ -330,7 +332,9 @@ def test_two_exchanges_give_two_pieces_of_advice():
     exchange, cohort = make_exchange(tuple(configs), ExchangeContext(4, TOY)), cohort_of(4)
     peer_targets = exchange.add_peer_targets(met(exchange, cohort), rollout_of(4)).peer_targets
     for given, config in zip(peer_targets, configs, strict=True):
-        assert_heard(given, by_loop(TOY, penalty_weights(config, ExchangeContext(4, TOY)), cohort, rollout_of(4)))
+        assert_heard(
+            given, by_loop(TOY, penalty_weights(config, ExchangeContext(4, TOY)), cohort, rollout_of(4))
+        )
 
 
 def test_an_anchor_is_what_those_who_came_hold_now():
@@ -347,7 +351,9 @@ def test_an_anchor_is_what_those_who_came_hold_now():
 
 def test_an_anchored_federation_begins_at_its_common_start():
     learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, LearnerContext(5))
-    exchange = make_exchange((ExchangeConfig(exchange="average"),), ExchangeContext(3, learner, anchored=True))
+    exchange = make_exchange(
+        (ExchangeConfig(exchange="average"),), ExchangeContext(3, learner, anchored=True)
+    )
     _, cohort = exchange.init(jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3)))
     jax.tree.map(np.testing.assert_array_equal, cohort.anchor, cohort.params)
 

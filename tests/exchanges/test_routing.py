@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 
 from shoal.errors import ShoalError
 from shoal.exchanges import selection, topology
-from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.routing import HERE, Transport, as_words, plan
 from shoal.ops import trees
 from shoal.ops.trees import ByDevice
@@ -94,10 +93,3 @@ def test_no_more_are_copied_than_a_rule_says(num_learners, fraction, groups):
             eligible = jax.random.uniform(key_here, (num_learners,)) < 0.8
             parent = np.asarray(select(key, score, eligible, 1).parent)
             assert len({*parent[parent != np.arange(num_learners)]}) <= most
-
-
-def test_transport_is_for_those_whose_rows_travel():
-    for exchange in ("gossip", "neighbours", "truncation", "winner", "tournament"):
-        assert ExchangeConfig(exchange, transport="collective").transport == "collective"
-    with pytest.raises(ShoalError, match="average has no use for transport"):
-        ExchangeConfig("average", transport="collective")
