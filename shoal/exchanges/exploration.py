@@ -40,7 +40,7 @@ def read_prior(text: str) -> Prior:
     (0.1, 0.2, 0.3)
     >>> read_prior("log 0 1")
     Traceback (most recent call last):
-    shoal.types.ShoalError: prior 'log 0 1': bounds must be above 0
+    shoal.errors.ShoalError: prior 'log 0 1': bounds must be above 0
     """
     kind, *words = text.split() or [""]
     if kind not in KINDS:

@@ -141,7 +141,7 @@ def check_bad(rule: str, num_learners: int, bad: int) -> None:
     >>> check_bad("krum", 9, 3)
     >>> check_bad("krum", 8, 3)
     Traceback (most recent call last):
-    shoal.types.ShoalError: krum withstands at most 2 bad of 8 learners, not 3 (it needs 2 bad + 3 <= 8)
+    shoal.errors.ShoalError: krum withstands at most 2 bad of 8 learners, not 3 (it needs 2 bad + 3 <= 8)
     """
     _check_count("bad", bad, 0)
     largest = largest_bad(rule, num_learners)

@@ -52,6 +52,7 @@ RENAMED = (
     (r"^cohort/private/past/(?=num_steps$|replay/|tail/|warm$)", "cohort/private/buffer/"),
     (r"^cohort/private/(buffer/)?replay/", r"cohort/private/\1ring/"),
     (r"^cohort/private/(buffer/)?warm$", r"cohort/private/\1warming_up"),
+    (r"^cohort/private/wander$", "cohort/private/correlated_noise"),
     (r"^exchange/rows/", "exchange/per_learner/"),
     (r"^exchange/whole/", "exchange/shared/"),
     (r"/owed(?=/|$)", "/residual"),

@@ -183,7 +183,8 @@ def bits(tree):
 
 
 def types(tree):
-    return jax.tree.structure(tree), [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves(tree)]
+    shapes = jax.tree.leaves(jax.eval_shape(lambda tree: tree, tree))
+    return jax.tree.structure(tree), [(x.shape, x.dtype, x.weak_type) for x in shapes]
 
 
 def assert_close(a, b):
@@ -256,7 +257,7 @@ def test_what_nobody_asked_to_share_stays_bit_for_bit(name):
         assert bits(after.opt_state) == bits(before.opt_state)
     if not any(mixes(config) for config in configs):
         assert bits(after) == bits(before)
-    if any(config.noise_multiplier or config.share_statistics is False for config in configs):
+    if any(config.privacy.noise_multiplier or config.share_statistics is False for config in configs):
         assert bits(after.statistics) == bits(before.statistics)
     if anchored:
         assert bits(after.anchor) == bits(after.params)

@@ -120,7 +120,7 @@ def meeting(num_updates, learning_rate):
         found.append((trees.take(cohort.params, 1), alone.params))
         same = lambda part: gap(trees.take(part, 0), trees.take(part, 2))
         assert same(cohort.params.critic) == 0
-        assert (same(cohort.params.actor) == 0) == (seed % 2 == 1)
+        assert same(cohort.params.actor) == 0  # moved at every second update, and then averaged
     return found
 
 
