@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
@@ -371,3 +372,15 @@ def test_equal_returns_have_the_mean_they_all_are():
     row = summarise(0, np.full(50, 0.955, np.float32), np.full(50, 5))
     assert row.return_mean == row.return_min == row.return_max
     assert row.return_std == 0
+
+
+def test_sampled_scores_are_the_same_on_any_number_of_devices(monkeypatch):
+    """A learner's randomness is its own, not its device's."""
+    learner = ppo(PPO, ENV.spec)
+    cohort = jax.jit(jax.vmap(learner.init))(jax.random.split(jax.random.key(4), 2))
+    sampled = lambda: play_episodes(RECIPE, learner, cohort, episodes=3, sampled=True)[0]
+    two = sampled()
+    alone = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("learners", "data"))
+    monkeypatch.setattr("shoal.training.evaluate.make_mesh", lambda *sizes, **options: alone)
+    np.testing.assert_allclose(sampled(), two, rtol=1e-6)
+    assert len(np.unique(two)) == two.size
