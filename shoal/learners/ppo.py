@@ -408,12 +408,12 @@ def improve(
     params, opt_state = carry
     gradient = jax.grad(partial(loss, setup, state), has_aux=True)
     grads, metrics = accumulate_gradients(gradient, params, batch, setup.config.network.grad_accumulation)
-    grads, denormalise = ravel_pytree(grads)  # one long vector: fewer, longer operations
+    grads, unravel = ravel_pytree(grads)  # one long vector: fewer, longer operations
     grads, metrics = psum((grads, metrics), setup.data)  # each device's is its samples' part of the sum
     grads = pmean(grads, setup.axes)
     updates, opt_state = optimiser(state.hypers).update(grads, opt_state)
     metrics["grad_norm"] = jnp.linalg.norm(grads)
-    return (optax.apply_updates(params, denormalise(updates)), opt_state), metrics
+    return (optax.apply_updates(params, unravel(updates)), opt_state), metrics
 
 
 def loss(setup: PPOSetup, state: LearnerState, params: Tree, batch: Batch) -> tuple[Array, dict[str, Array]]:

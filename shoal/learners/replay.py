@@ -5,7 +5,7 @@ a discount that changes is the one that counts.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -102,6 +102,16 @@ class ReplayConfig:
     def idle(self) -> dict[str, str]:
         """Hyperparameters that change nothing as configured, each with what it takes."""
         return {} if self.prox_coef else {"prox_coef": "a prox_coef to begin with"}
+
+    @property
+    def layers(self) -> dict[str, Any]:
+        """What networks are made with."""
+        return {
+            "hidden": self.hidden,
+            "activation": self.activation,
+            "images": self.network.images,
+            "init": self.network.init,
+        }
 
     @property
     def num_gradients(self) -> int:

@@ -176,14 +176,8 @@ def init(setup: TD3Setup, key: Array) -> LearnerState:
     """A learner that has seen nothing; its two critics differ from the start."""
     config, spec, num_actions = setup.config, setup.spec, setup.num_actions
     key_actor, key_noise, *keys_critic = jax.random.split(key, 4)
-    layers = {
-        "hidden": config.hidden,
-        "activation": config.activation,
-        "images": config.network.images,
-        "init": config.network.init,
-    }
-    actor = make_policy(key_actor, spec, num_actions, **layers)
-    first, second = (make_action_value(key, spec, num_actions, **layers) for key in keys_critic)
+    actor = make_policy(key_actor, spec, num_actions, **config.layers)
+    first, second = (make_action_value(key, spec, num_actions, **config.layers) for key in keys_critic)
     params = Params(actor, (first, second), actor, (first, second))
     settings = {name: get(config, name) for name in Hypers._fields}
     settings["actor_learning_rate"] = config.actor_learning_rate or config.learning_rate
