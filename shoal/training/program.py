@@ -244,16 +244,17 @@ def init_state(parts: Parts) -> TrainState:
 def advance(parts: Parts, state: TrainState, count: Array) -> tuple[TrainState, Progress]:
     """So many iterations on; `count` is data, so one program serves a run of any length."""
     placed = (state_sharding(parts), NamedSharding(parts.mesh, BY_LEARNER))
+    once = jax.jit(partial(iterate, parts), inline=True)  # traced once, for its shapes and for the loop
 
     def body(_, carry):
         state, before = carry
-        state, progress = iterate(parts, state)
+        state, progress = once(state)
         total = before.valid_steps + progress.valid_steps
         progress = Progress(progress.metrics, total, before.bad_rewards | progress.bad_rewards)
         # Shown to all processes when it leaves the loop, not at every turn.
         return jax.lax.with_sharding_constraint((state, progress), placed)
 
-    _, shapes = jax.eval_shape(partial(iterate, parts), state)
+    _, shapes = jax.eval_shape(once, state)
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.fori_loop(0, count, body, (state, zero))
 
