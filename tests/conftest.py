@@ -28,7 +28,7 @@ jax.config.update("jax_compilation_cache_dir", str(cache))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
-MANY_MAPS = 20_000
+MANY_MAPS = 40_000
 """A process may have 65,530 pieces of memory on Linux; XLA aborts when programs have taken the last."""
 
 

@@ -110,6 +110,8 @@ def test_a_run_leaves_its_files(run):
     assert table["learner"].tolist() == [0, 1] * 4
     shares = [table[f"loss_share/{name}"] for name in ("policy", "value", "entropy")]
     np.testing.assert_allclose(np.sum(shares, 0), 1, rtol=1e-5)
+    assert not {"loss/neighbours", "exchange/bytes"} & table.keys()
+    assert {"disagreement/params", "disagreement/policy"} <= table.keys()
 
 
 def test_the_same_command_again_says_it_is_done(run, capsys):
@@ -142,7 +144,7 @@ def test_evaluation_as_json_and_as_a_table(run, capsys):
     rows = json.loads(capsys.readouterr().out)
     names = "learner episodes return_mean return_std return_min return_max length_mean world"
     assert [list(row) for row in rows] == [names.split()] * 2
-    assert [row["learner"] for row in rows] == [0, 1]
+    assert [(row["learner"], row["world"]) for row in rows] == [(0, "default"), (1, "default")]
     assert all(row["return_min"] <= row["return_mean"] <= row["return_max"] for row in rows)
     assert shoal("eval", run, "--episodes", "2", "--learner", "mean") == 0
     assert "mean" in capsys.readouterr().out
@@ -201,15 +203,17 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, message, capsys):
     assert not any(PACKAGE in line for line in before), "only the environment's own traceback"
 
 
-@pytest.mark.parametrize(
-    "algo", [SMALL, ["--algo", "dqn", "--num-steps", "8", "--buffer-size", "64", "--hidden", "8"]]
-)
+DQN = ["--algo", "dqn", "--num-steps", "8", "--buffer-size", "64", "--hidden", "8"]
+
+
+@pytest.mark.parametrize("algo", [SMALL, pytest.param(DQN, marks=pytest.mark.slow)])
 def test_a_crash_keeps_what_was_reached_and_shows_the_environments_traceback(algo, capsys):
     assert shoal("train", "tests/Faulty-v0", *algo, "--steps", "640", "--out", "run") == 2
     assert "test_cli.py" in capsys.readouterr().err
     assert list(Path("run/checkpoints").glob("*.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_run_whose_critic_has_layers_of_its_own_goes_on(capsys):
     arguments = ["train", "CartPole-v1", *SMALL, "--critic-hidden", "4", "5", "--out", "run"]
     assert shoal(*arguments, "--steps", "64") == 0

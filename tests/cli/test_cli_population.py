@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from shoal.cli.main import main
-from shoal.runs.config import from_settings, read_settings
+from shoal.cli.parse import parse_train
+from shoal.runs.config import default_folder, from_settings, read_settings, to_settings
 from shoal.runs.learners import load_learners
 from shoal.runs.lineage import read_lineage, schedule_of
 from shoal.runs.metrics import read_metrics
@@ -106,6 +107,7 @@ def test_the_same_command_again_says_it_is_done(population, capsys):
     assert "already trained to step 512" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_evolves_may_be_named_with_priors_of_its_own():
     evolve = ["--evolve", "gamma", "learning_rate=uniform 0.01 0.02"]
     assert shoal(*TRAIN[:-1], "128", *evolve, "--out", "run") == 0
@@ -119,6 +121,7 @@ def test_what_evolves_may_be_named_with_priors_of_its_own():
         assert len(np.unique(values[0])) == 4
 
 
+@pytest.mark.slow
 def test_random_search_draws_and_keeps(population):
     """Without an exchange each learner trains to the end with what it drew.
 
@@ -176,10 +179,9 @@ def test_a_replay_resumes_from_its_file_without_the_population(replay, capsys):
 
 
 def test_a_replay_has_a_folder_of_its_own_and_takes_flags(population):
-    assert shoal("train", "--follow", population, "--seed", "7") == 0
-    (folder,) = Path("runs").iterdir()
-    assert folder.name == "jax-CartPole-v1__ppo__s7__follow"
-    theirs, ours = read_settings(population / "config.yaml"), read_settings(folder / "config.yaml")
+    config, _ = parse_train(["--follow", str(population), "--seed", "7"])
+    assert default_folder(config).name == "jax-CartPole-v1__ppo__s7__follow"
+    theirs, ours = to_settings(from_settings(read_settings(population / "config.yaml"))), to_settings(config)
     changed = {name for name in theirs if name in ours and theirs[name] != ours[name]}
     assert changed == {"learners", "seed", "hyper_plan", "exchange"}
 

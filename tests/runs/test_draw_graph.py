@@ -33,7 +33,9 @@ def between(picture):
     return ink(picture[rows.min() : rows.max(), columns.min() : columns.max()])
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 24, 25, 64, 100])
+@pytest.mark.parametrize(
+    "n", [1, 2, 3, 8, 24, 25, *(pytest.param(n, marks=pytest.mark.slow) for n in (64, 100))]
+)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_graph_is_drawn(tmp_path, name, n):
     path = tmp_path / "new folder" / "graph.png"

@@ -16,7 +16,7 @@ from shoal.runs.checkpoint import current_name
 DATA = Path(__file__).parent.parent / "data"
 
 
-@pytest.fixture(scope="module", params=["gossip", "td3"])
+@pytest.fixture(scope="module", params=["gossip", pytest.param("td3", marks=pytest.mark.slow)])
 def old_run(request, tmp_path_factory):
     """Four learners that gossip, compressed, and one TD3 learner with its replay."""
     folder = tmp_path_factory.mktemp(request.param)

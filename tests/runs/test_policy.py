@@ -31,7 +31,12 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+SLOW = ("stacked", "dqn", "team")
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW)) for k in KINDS]
+)
 def played(request, tmp_path_factory):
     """A trained run, one greedy episode of its best learner, and how many frames it sees at once."""
     env, settings = KINDS[request.param]
@@ -80,7 +85,7 @@ def test_a_batch_is_its_rows(played):
         np.testing.assert_allclose(actions, rows, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("played", ["lstm", "stacked"], indirect=True)
+@pytest.mark.parametrize("played", ["lstm", pytest.param("stacked", marks=pytest.mark.slow)], indirect=True)
 def test_a_policy_with_memory_is_reset_before_another_number_of_rows(played):
     policy = played[0].policy()
     policy(np.zeros(3))
@@ -92,6 +97,7 @@ def test_a_policy_with_memory_is_reset_before_another_number_of_rows(played):
     assert policy(np.zeros((2, 3))).shape == (2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("played", ["dqn"], indirect=True)
 def test_a_policy_without_memory_takes_any_number_of_rows(played):
     policy = played[0].policy()
