@@ -48,5 +48,20 @@ class Federation:
         return np.asarray(self.x)
 
 
+def made_up(learner, num_learners):
+    """Learners of the shapes and types that `init` gives them, all different; nothing is compiled."""
+    shapes = jax.eval_shape(jax.vmap(learner.init), jax.random.split(KEY, num_learners))
+    return drawn(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes), 99)
+
+
+def drawn(tree, seed):
+    """Every real number of a tree drawn anew; counts, M2 and second moments stay positive."""
+    leaves, structure = jax.tree.flatten(tree)
+    rng = np.random.default_rng(seed)
+    real = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
+    draw = lambda x: rng.uniform(0.5, 2.0, x.shape).astype(x.dtype)
+    return jax.tree.unflatten(structure, [draw(x) if real(x) else x for x in leaves])
+
+
 def random_rows(num_learners, size, seed=0):
     return jax.random.normal(jax.random.key(seed), (num_learners, size))

@@ -20,6 +20,7 @@ from shoal.ops import trees
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
 from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores, Tree
+from tests.exchanges.meetings import drawn, made_up
 
 NUM_LEARNERS = 6
 MESH = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
@@ -128,20 +129,9 @@ def learner(anchored):
     return ppo(config, make("CartPole-v1").spec, LearnerContext(10))
 
 
-def drawn(tree, seed):
-    """Every real number of a tree drawn anew; counts, M2 and second moments stay positive."""
-    leaves, structure = jax.tree.flatten(tree)
-    rng = np.random.default_rng(seed)
-    real = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
-    draw = lambda x: rng.uniform(0.5, 2.0, x.shape).astype(x.dtype)
-    return jax.tree.unflatten(structure, [draw(x) if real(x) else x for x in leaves])
-
-
 @cache
 def fresh(anchored):
-    """Six learners of the shapes and types that `init` gives them."""
-    shapes = jax.eval_shape(jax.vmap(learner(anchored).init), jax.random.split(KEY, NUM_LEARNERS))
-    return drawn(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes), 99)
+    return made_up(learner(anchored), NUM_LEARNERS)
 
 
 def trained(cohort, seed):
