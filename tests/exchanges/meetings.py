@@ -1,5 +1,7 @@
 """Learners without environments, for tests of exchanges: rows of numbers that meet."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ KEY = jax.random.key(2)
 
 def rows(*values):
     """Learners' parameters (L, D): a number each, or a list each."""
-    x = jnp.array(values, jnp.float32)
+    x = np.array(values, np.float32)
     return x if x.ndim == 2 else x[:, None]
 
 
@@ -20,32 +22,49 @@ def cohort_of(x, statistics=(), opt_state=()):
 
 
 def scores(num_learners, **changes):
-    zeros, everyone = jnp.zeros(num_learners), jnp.ones(num_learners, bool)
-    changes = {name: jnp.array(x) for name, x in changes.items()}
-    return Scores(zeros, zeros, zeros.astype(jnp.int32), everyone)._replace(**changes)
+    zeros, everyone = np.zeros(num_learners, np.float32), np.ones(num_learners, bool)
+    standing = Scores(zeros, zeros, zeros.astype(np.int32), everyone)
+    cast = {name: np.asarray(x, getattr(standing, name).dtype) for name, x in changes.items()}
+    return standing._replace(**cast)
 
 
 def meet(exchange, x, **changes):
     """The parameters (L, D) after one meeting."""
-    memory, cohort = exchange.init(cohort_of(x))
-    _, cohort, _ = jax.jit(exchange.apply)(KEY, memory, cohort, scores(len(x), **changes))
-    return np.asarray(cohort.params["w"])
+    return met(exchange, cohort_of(x), **changes)[0].params["w"]
+
+
+def met(exchange, cohort, **changes):
+    """The cohort and the metrics after one meeting: one program, from the start on."""
+    now = scores(len(jax.tree.leaves(cohort)[0]), **changes)
+
+    @jax.jit
+    def run(cohort, now):
+        memory, begun = exchange.init(cohort)
+        return exchange.apply(KEY, memory, begun, now)[1:]
+
+    return jax.device_get(run(cohort, now))
 
 
 class Federation:
     """Learners that meet again and again; what they do in between is written to `x`."""
 
     def __init__(self, exchange, x):
-        self.apply, self.rounds = jax.jit(exchange.apply), 0
-        self.private, cohort = exchange.init(cohort_of(x))
-        self.x = cohort.params["w"]
+        self.exchange, self.rounds, self.x = exchange, 0, np.asarray(x)
+        self.private = jax.device_get(jax.jit(lambda x: exchange.init(cohort_of(x))[0])(self.x))
 
     def meet(self, **changes):
         self.rounds += 1
-        key, now = jax.random.fold_in(KEY, self.rounds), scores(len(self.x), **changes)
-        self.private, cohort, self.metrics = self.apply(key, self.private, cohort_of(self.x), now)
+        now = scores(len(self.x), **changes)
+        found = meeting(self.exchange)(self.rounds, self.private, cohort_of(self.x), now)
+        self.private, cohort, self.metrics = jax.device_get(found)
         self.x = cohort.params["w"]
-        return np.asarray(self.x)
+        return self.x
+
+
+@cache
+def meeting(exchange):
+    """A meeting with a key for each round, compiled once for all federations of an exchange."""
+    return jax.jit(lambda round, *arguments: exchange.apply(jax.random.fold_in(KEY, round), *arguments))
 
 
 def made_up(learner, num_learners):
@@ -64,4 +83,4 @@ def drawn(tree, seed):
 
 
 def random_rows(num_learners, size, seed=0):
-    return jax.random.normal(jax.random.key(seed), (num_learners, size))
+    return np.random.default_rng(seed).normal(size=(num_learners, size)).astype(np.float32)

@@ -63,7 +63,8 @@ def cohort():
     rate, gamma = np.float32(1e-3 * (1 + count)), np.float32(0.95 + 0.01 * count)
     # Moments as small as those of gradients, so that Adam notices the next one.
     optimisers = jax.tree.map(
-        lambda x: x + count if np.issubdtype(x.dtype, np.integer) else x * np.float32(1e-6), learners.opt_state
+        lambda x: x + count if np.issubdtype(x.dtype, np.integer) else x * np.float32(1e-6),
+        learners.opt_state,
     )
     return learners._replace(
         params=jax.tree.map(lambda x: x - np.float32(1.2), learners.params),
