@@ -34,30 +34,37 @@ def meet(exchange, x, **changes):
 
 
 def met(exchange, cohort, **changes):
-    """The cohort and the metrics after one meeting: one program, from the start on."""
+    """The cohort and the metrics after one meeting."""
     now = scores(len(jax.tree.leaves(cohort)[0]), **changes)
+    return jax.device_get(first_meeting(exchange)(cohort, now))
+
+
+@cache
+def first_meeting(exchange):
+    """(cohort, scores) -> the cohort and the metrics after one meeting: from the start on one program."""
 
     @jax.jit
-    def run(cohort, now):
-        memory, begun = exchange.init(cohort)
-        return exchange.apply(KEY, memory, begun, now)[1:]
+    def run(cohort, scores):
+        memory, cohort = exchange.init(cohort)
+        return exchange.apply(KEY, memory, cohort, scores)[1:]
 
-    return jax.device_get(run(cohort, now))
+    return run
 
 
 class Federation:
-    """Learners that meet again and again; what they do in between is written to `x`."""
+    """Learners that meet again and again; what they do in between is written to `x` and `statistics`."""
 
     def __init__(self, exchange, x):
-        self.exchange, self.rounds, self.x = exchange, 0, np.asarray(x)
+        self.exchange, self.rounds, self.x, self.statistics = exchange, 0, np.asarray(x), ()
         self.private = jax.device_get(jax.jit(lambda x: exchange.init(cohort_of(x))[0])(self.x))
 
     def meet(self, **changes):
         self.rounds += 1
         now = scores(len(self.x), **changes)
-        found = meeting(self.exchange)(self.rounds, self.private, cohort_of(self.x), now)
+        cohort = cohort_of(self.x, self.statistics)
+        found = meeting(self.exchange)(self.rounds, self.private, cohort, now)
         self.private, cohort, self.metrics = jax.device_get(found)
-        self.x = cohort.params["w"]
+        self.x, self.statistics = cohort.params["w"], cohort.statistics
         return self.x
 
 
