@@ -17,9 +17,12 @@ from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.runs.session import open_session, run_session
 from shoal.settings import with_settings
+from shoal.training import program
 from shoal.training.config import TrainConfig
+from shoal.training.parts import mesh_for
 from shoal.training.program import make_trainer
-from shoal.types import LearnerState, Rollout, Scores
+from shoal.types import LearnerState, Rollout
+from tests.exchanges.meetings import scores
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
@@ -31,8 +34,8 @@ SMALL = {"num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 2
 def bits(tree):
     """Every leaf as NumPy bits, so that NaN equals itself and -0 does not equal 0."""
     is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    leaves = [jax.random.key_data(x) if is_key(x) else x for x in jax.tree.leaves(tree)]
-    return [(leaf.shape, str(leaf.dtype), np.asarray(leaf).tobytes()) for leaf in leaves]
+    leaves = jax.device_get([jax.random.key_data(x) if is_key(x) else x for x in jax.tree.leaves(tree)])
+    return [(leaf.shape, str(leaf.dtype), leaf.tobytes()) for leaf in leaves]
 
 
 def assert_close(a, b, rtol=1e-3, atol=1e-5):
@@ -50,23 +53,27 @@ def random_rollout(num_steps, num_envs, seed):
     """Steps in CartPole's shapes, with ends, cuts and as many resets in every environment."""
     rng = np.random.default_rng(seed)
     shape = (num_steps, num_envs)
-    flag = lambda step: jnp.zeros(shape, bool).at[step].set(True)
+    flag = lambda step: np.repeat(np.arange(num_steps)[:, None] == step, num_envs, 1)
     return Rollout(
-        obs=jnp.asarray(rng.normal(size=(*shape, 4)), jnp.float32),
-        action=jnp.asarray(rng.integers(0, 2, shape), jnp.int32),
-        reward=jnp.asarray(rng.normal(size=shape), jnp.float32),
+        obs=np.float32(rng.normal(size=(*shape, 4))),
+        action=np.int32(rng.integers(0, 2, shape)),
+        reward=np.float32(rng.normal(size=shape)),
         terminated=flag(2),
         truncated=flag(5),
         valid=~(flag(3) | flag(6)),
-        last_obs=jnp.asarray(rng.normal(size=(num_envs, 4)), jnp.float32),
+        last_obs=np.float32(rng.normal(size=(num_envs, 4))),
     )
 
 
 def side_by_side(rollouts):
     """One learner's rollout out of several: their environments, concatenated."""
-    join = lambda axis: lambda *x: jnp.concatenate(x, axis)
+    join = lambda axis: lambda *x: np.concatenate(x, axis)
     joined = jax.tree.map(join(1), *[r._replace(last_obs=()) for r in rollouts])
     return joined._replace(last_obs=join(0)(*[r.last_obs for r in rollouts]))
+
+
+def stacked(trees):
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 MOMENTS = {"norm_obs": True, "norm_reward": True, "norm_value": True}
@@ -83,29 +90,26 @@ def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(num
     settings |= change
     many = ppo(with_settings(PPOConfig(), num_envs=2, **settings), spec, LearnerContext(10, axes=("group",)))
     one = ppo(with_settings(PPOConfig(), num_envs=2 * num_learners, **settings), spec, LearnerContext(10))
-    alone = one.init(KEY)
-    cohort = trees.stack([many.init(KEY)] * num_learners)
-    update = jax.jit(jax.vmap(many.update, axis_name="group"))
+    first, alone = jax.device_get(jax.jit(lambda key: (many.init(key), one.init(key)))(KEY))
+    begun, cohort = alone, stacked([first] * num_learners)
+    update, update_alone = jax.jit(jax.vmap(many.update, axis_name="group")), jax.jit(one.update)
     for seed in range(3):
         rollouts = [random_rollout(8, 2, 10 * seed + i) for i in range(num_learners)]
-        cohort, _ = update(jax.random.split(KEY, num_learners), cohort, trees.stack(rollouts))
-        alone, _ = jax.jit(one.update)(KEY, alone, side_by_side(rollouts))
+        keys = jax.random.split(KEY, num_learners)
+        cohort, _ = jax.device_get(update(keys, cohort, stacked(rollouts)))
+        alone, _ = jax.device_get(update_alone(KEY, alone, side_by_side(rollouts)))
         for i in range(num_learners):
             assert_close(trees.take(cohort.params, i), alone.params, rtol=1e-4, atol=1e-5)
             assert_close(trees.take(cohort.statistics, i), alone.statistics, rtol=1e-4, atol=1e-5)
             np.testing.assert_allclose(cohort.private.kl_coef[i], alone.private.kl_coef)
             assert bits(trees.take(cohort.params, i)) == bits(trees.take(cohort.params, 0))
-    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), alone.params, one.init(KEY).params)
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), alone.params, begun.params)
     assert max(jax.tree.leaves(moved)) > 1e-4
-
-
-def test_without_sharing_they_would_not_be():
-    spec = make("CartPole-v1").spec
-    learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(8,)), spec, LearnerContext(10))
-    cohort = trees.stack([learner.init(KEY)] * 2)
-    rollouts = trees.stack([random_rollout(8, 2, i) for i in range(2)])
-    cohort, _ = jax.jit(jax.vmap(learner.update))(jax.random.split(KEY, 2), cohort, rollouts)
-    assert bits(trees.take(cohort.params, 0)) != bits(trees.take(cohort.params, 1))
+    # Without sharing they would not be one: other samples make another learner.
+    others = side_by_side([random_rollout(8, 2, 90 + i) for i in range(num_learners)])
+    other, _ = jax.device_get(update_alone(KEY, begun, others))
+    same, _ = jax.device_get(update_alone(KEY, begun, side_by_side(rollouts)))
+    assert bits(other.params) != bits(same.params)
 
 
 GRADIENTS = TrainConfig(
@@ -126,13 +130,13 @@ def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(change):
     trainer = make_trainer(config)
     assert trainer.mesh.shape["learners"] == 2
     begun = trainer.init()
-    state, _ = trainer.advance(begun, jnp.int32(6))
-    assert bits(begun.cohort.params) != bits(state.cohort.params)
+    state, _ = trainer.advance(begun, np.int32(6))
+    cohort = jax.device_get(state.cohort)
+    assert bits(begun.cohort.params) != bits(cohort.params)
     assert len(np.unique(np.asarray(state.envs.step.obs)[:, 0], axis=0)) == 4
     for i in range(1, 4):
-        assert bits(trees.take(state.cohort.params, i)) == bits(trees.take(state.cohort.params, 0))
-        assert bits(trees.take(state.cohort.opt_state, i)) == bits(trees.take(state.cohort.opt_state, 0))
-        assert bits(trees.take(state.cohort.statistics, i)) == bits(trees.take(state.cohort.statistics, 0))
+        for part in (cohort.params, cohort.opt_state, cohort.statistics):
+            assert bits(trees.take(part, i)) == bits(trees.take(part, 0))
 
 
 # Averages of parameters and of gradients
@@ -140,8 +144,8 @@ def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(change):
 
 def regression(num_learners):
     """Each learner's own data: rows (L, n, 3) and what they should give (L, n)."""
-    key_x, key_y = jax.random.split(KEY)
-    return jax.random.normal(key_x, (num_learners, 10, 3)), jax.random.normal(key_y, (num_learners, 10))
+    rng = np.random.default_rng(8)
+    return np.float32(rng.normal(size=(num_learners, 10, 3))), np.float32(rng.normal(size=(num_learners, 10)))
 
 
 def squared_error(w, x, y):
@@ -152,14 +156,13 @@ def test_averaging_after_every_sgd_step_is_averaging_gradients():
     """w - lr mean_i g_i(w) = mean_i (w - lr g_i(w)), all the way to the minimum over all data."""
     x, y = regression(4)
     exchange, gradient = average(), jax.grad(squared_error)
-    everyone = Scores(jnp.zeros(4), jnp.zeros(4), jnp.zeros(4, jnp.int32), jnp.ones(4, bool))
-    memory, cohort = exchange.init(LearnerState({"w": jnp.zeros((4, 3))}, (), (), (), ()))
-    w = jnp.zeros(3)
+    memory, cohort = jax.jit(exchange.init)(LearnerState({"w": np.zeros((4, 3), np.float32)}, (), (), (), ()))
+    w = np.zeros(3, np.float32)
 
     @jax.jit
     def step(memory, cohort, w):
         own = cohort.params["w"] - 0.1 * jax.vmap(gradient)(cohort.params["w"], x, y)
-        memory, cohort, _ = exchange.apply(KEY, memory, cohort._replace(params={"w": own}), everyone)
+        memory, cohort, _ = exchange.apply(KEY, memory, cohort._replace(params={"w": own}), scores(4))
         return memory, cohort, w - 0.1 * jnp.mean(jax.vmap(gradient, (None, 0, 0))(w, x, y), 0)
 
     for _ in range(200):
@@ -172,13 +175,11 @@ def test_averaging_after_every_sgd_step_is_averaging_gradients():
 def test_averaging_after_several_steps_is_not():
     """Local steps drift toward each learner's own minimum: the average of two is another point."""
     x, y = regression(4)
-    gradient = jax.vmap(jax.grad(squared_error))
-    own = jnp.zeros((4, 3))
+    gradient = lambda w: 0.2 * np.einsum("lnd,ln->ld", x, np.einsum("lnd,ld->ln", x, w) - y)
+    own = shared = np.zeros((4, 3))
     for _ in range(5):
-        own = own - 0.1 * gradient(own, x, y)
-    shared = jnp.zeros((4, 3))
-    for _ in range(5):
-        shared = shared - 0.1 * jnp.mean(gradient(shared, x, y), 0, keepdims=True)
+        own = own - 0.1 * gradient(own)
+        shared = shared - 0.1 * np.mean(gradient(shared), 0, keepdims=True)
     assert np.abs(np.mean(own, 0) - shared[0]).max() > 1e-3
 
 
@@ -218,7 +219,9 @@ def federation(name):
 
 @cache
 def trainer(name, devices):
-    return make_trainer(federation(name), mesh=f"{devices}x1")
+    """On two devices, the one that the sessions below take, too."""
+    config = federation(name)
+    return program.make_trainer(config, mesh=mesh_for(config, make(config.env).spec, f"{devices}x1"))
 
 
 @cache
@@ -228,7 +231,7 @@ def begun(name, devices):
 
 @cache
 def advanced(name, devices):
-    return trainer(name, devices).advance(begun(name, devices), jnp.int32(8))
+    return trainer(name, devices).advance(begun(name, devices), np.int32(8))
 
 
 @every_federation
@@ -236,10 +239,9 @@ def test_meeting_compiles_nothing_and_many_iterations_are_as_many_one_by_one(nam
     """Between meetings, at them, and over several of them at once: one program, the same bits."""
     run, state = trainer(name, 2), begun(name, 2)
     whole, whole_pulse = advanced(name, 2)
-    counts = [jnp.int32(count) for count in (1, 1, 1, 3, 2)]
     with compilations() as compiled:
-        for count in counts:
-            state, progress = run.advance(state, count)
+        for count in (1, 1, 1, 3, 2):
+            state, progress = run.advance(state, np.int32(count))
     assert not compiled
     assert bits(state) == bits(whole)
     assert bits(progress.metrics) == bits(whole_pulse.metrics)

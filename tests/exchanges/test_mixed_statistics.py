@@ -1,17 +1,25 @@
 """Statistics and moments that are mixed: no data lost, none counted twice, by hand and against NumPy."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from shoal.exchanges import mixing, robust, topology
 from shoal.exchanges.mixing import average, from_server, gossip, gossip_in_pairs, mix
 from shoal.exchanges.products import linear
-from shoal.ops.statistics import Running, merge, summarise, variance
-from tests.exchanges.meetings import KEY, cohort_of, rows, scores
+from shoal.ops.statistics import Running, merge, variance
+from tests.exchanges.meetings import Federation, cohort_of, met, rows
 
 NAN = float("nan")
+
+
+EXCHANGES = {
+    "ring": gossip(topology.metropolis(topology.ring(6))),
+    "star": gossip(topology.metropolis(topology.star(6))),
+    "pairs": gossip_in_pairs(),
+    "average": average(),
+}
+COMPLETE = gossip(topology.metropolis(topology.complete(4)))
 
 
 def collected(rng, num_learners, offset=0.0):
@@ -20,16 +28,17 @@ def collected(rng, num_learners, offset=0.0):
     return [offset + m + s * rng.normal(size=(n, 3)).astype(np.float32) for n, m, s in kinds]
 
 
-def stacked(statistics):
-    return jax.tree.map(lambda *x: jnp.stack(x), *statistics)
-
-
 def summaries(data):
-    return stacked([summarise(jnp.array(x), jnp.ones(len(x))) for x in data])
+    moments = [(len(x), x.mean(0), len(x) * x.var(0)) for x in data]
+    return Running(*(np.float32(x) for x in zip(*moments, strict=True)))
 
 
 def start(num_learners):
-    return stacked([Running(jnp.zeros(()), jnp.zeros(3), jnp.zeros(3))] * num_learners)
+    zeros = np.zeros((num_learners, 3), np.float32)
+    return Running(zeros[:, 0], zeros, zeros)
+
+
+MERGE, SPREAD = jax.jit(jax.vmap(merge)), jax.jit(jax.vmap(variance))
 
 
 class Counting:
@@ -37,21 +46,18 @@ class Counting:
 
     def __init__(self, exchange, num_learners, offset=0.0):
         self.rng, self.offset, self.num_learners = np.random.default_rng(1), offset, num_learners
-        self.apply, self.statistics, self.seen = jax.jit(exchange.apply), start(num_learners), []
-        self.private, _ = exchange.init(cohort_of(jnp.zeros((num_learners, 1))))
-        self.rounds = 0
+        self.statistics, self.seen = start(num_learners), []
+        self.federation = Federation(exchange, rows(*[0] * num_learners))
 
     def collect(self):
         data = collected(self.rng, self.num_learners, self.offset)
         self.seen += data
-        self.statistics = jax.vmap(merge)(self.statistics, summaries(data))
+        self.statistics = jax.device_get(MERGE(self.statistics, summaries(data)))
 
     def meet(self, **changes):
-        self.rounds += 1
-        cohort = cohort_of(jnp.zeros((self.num_learners, 1)), {"obs": self.statistics})
-        key, now = jax.random.fold_in(KEY, self.rounds), scores(self.num_learners, **changes)
-        self.private, cohort, _ = self.apply(key, self.private, cohort, now)
-        self.statistics = cohort.statistics["obs"]
+        self.federation.statistics = {"obs": self.statistics}
+        self.federation.meet(**changes)
+        self.statistics = self.federation.statistics["obs"]
 
     def totals(self):
         """Count, sum and sum of squares (about the offset), over all learners."""
@@ -68,7 +74,7 @@ class Counting:
         data = np.concatenate(self.seen).astype(np.float64)
         share = len(data) / self.num_learners
         np.testing.assert_allclose(self.statistics.count, share, rtol=tolerance)
-        spread = jax.vmap(variance)(self.statistics)
+        spread = SPREAD(self.statistics)
         for learner in range(self.num_learners):
             np.testing.assert_allclose(self.statistics.mean[learner], data.mean(0), rtol=tolerance, atol=1e-5)
             np.testing.assert_allclose(spread[learner], data.var(0), rtol=tolerance)
@@ -82,22 +88,13 @@ class Counting:
 @pytest.mark.parametrize("kind", ["average", "complete"])
 def test_merged_statistics_are_those_of_the_pooled_data_after_every_round(kind, offset):
     """Twice in a row changes nothing, and data that came before is never counted again."""
-    complete = gossip(topology.metropolis(topology.complete(4)))
-    run = Counting(average() if kind == "average" else complete, 4, offset)
+    run = Counting({"average": EXCHANGES["average"], "complete": COMPLETE}[kind], 4, offset)
     for _ in range(6):
         run.collect()
         run.meet()
         run.check_pooled(1e-4 if offset == 0 else 1e-3)
         run.meet()
         run.check_pooled(1e-4 if offset == 0 else 1e-3)
-
-
-EXCHANGES = {
-    "ring": gossip(topology.metropolis(topology.ring(6))),
-    "star": gossip(topology.metropolis(topology.star(6))),
-    "pairs": gossip_in_pairs(),
-    "average": average(),
-}
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
@@ -127,9 +124,8 @@ def test_the_statistics_of_two_neighbours_by_hand():
     M2' = 43.5 - 3 x 9 = 16.5 and 118.5 - 5 x 4.6^2 = 12.7.
     """
     exchange = gossip(np.array([[0.75, 0.25], [0.25, 0.75]]))
-    statistics = Running(jnp.array([2.0, 6.0]), jnp.array([[1.0], [5.0]]), jnp.array([[4.0], [6.0]]))
-    memory, _ = exchange.init(cohort_of(rows(0, 0)))
-    _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0), statistics), scores(2))
+    statistics = Running(np.float32([2, 6]), np.float32([[1], [5]]), np.float32([[4], [6]]))
+    cohort, _ = met(exchange, cohort_of(rows(0, 0), statistics))
     np.testing.assert_allclose(cohort.statistics.count, [3, 5], rtol=1e-6)
     np.testing.assert_allclose(cohort.statistics.mean[:, 0], [3, 4.6], rtol=1e-6)
     np.testing.assert_allclose(cohort.statistics.m2[:, 0], [16.5, 12.7], rtol=1e-5)
@@ -141,10 +137,8 @@ def test_weights_apply_to_statistics_too():
     M2 = 3/4 x 8 + 1/4 x 4 + 1.5 x 16 + 1 x 36 = 67.
     """
     exchange = average(weights="samples")
-    statistics = Running(jnp.array([2.0, 4.0]), jnp.array([0.0, 10.0]), jnp.array([8.0, 4.0]))
-    memory, _ = exchange.init(cohort_of(rows(0, 0)))
-    now = scores(2, samples=[3.0, 1.0])
-    _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0), statistics), now)
+    statistics = Running(np.float32([2, 4]), np.float32([0, 10]), np.float32([8, 4]))
+    cohort, _ = met(exchange, cohort_of(rows(0, 0), statistics), samples=[3.0, 1.0])
     assert cohort.statistics.count.tolist() == [2.5, 2.5]
     np.testing.assert_allclose(cohort.statistics.mean, [4, 4], rtol=1e-6)
     np.testing.assert_allclose(cohort.statistics.m2, [67, 67], rtol=1e-6)
@@ -153,11 +147,9 @@ def test_weights_apply_to_statistics_too():
 def test_robust_rules_take_the_median_of_the_present():
     """Counts 2, 4, 10, means 1, 2, 1e9, variances 1, 3, 1e9; a fourth learner is absent."""
     exchange = mix(from_server(robust.median(), robust=True))
-    count, mean = jnp.array([2.0, 4.0, 10.0, 7.0]), jnp.array([[1.0], [2.0], [1e9], [-1e9]])
-    statistics = Running(count, mean, jnp.array([[2.0], [12.0], [1e10], [0.0]]))
-    memory, _ = exchange.init(cohort_of(rows(0, 0, 0, 0)))
-    now = scores(4, present=[True, True, True, False])
-    _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0, 0, 0), statistics), now)
+    count, mean = np.float32([2, 4, 10, 7]), np.float32([[1], [2], [1e9], [-1e9]])
+    statistics = Running(count, mean, np.float32([[2], [12], [1e10], [0]]))
+    cohort, _ = met(exchange, cohort_of(rows(0, 0, 0, 0), statistics), present=[True, True, True, False])
     assert cohort.statistics.count.tolist() == [4, 4, 4, 7]
     assert cohort.statistics.mean[:, 0].tolist() == [2, 2, 2, -1e9]
     assert cohort.statistics.m2[:, 0].tolist() == [12, 12, 12, 0]
@@ -166,21 +158,16 @@ def test_robust_rules_take_the_median_of_the_present():
 def test_statistics_that_are_not_shared_stay():
     exchange = average(share_statistics=False)
     statistics = summaries(collected(np.random.default_rng(0), 2))
-    memory, _ = exchange.init(cohort_of(rows(0, 0)))
-    _, cohort, metrics = exchange.apply(KEY, memory, cohort_of(rows(0, 0), statistics), scores(2))
+    cohort, metrics = met(exchange, cohort_of(rows(0, 0), statistics))
     jax.tree.map(np.testing.assert_array_equal, cohort.statistics, statistics)
     assert metrics["exchange/bytes"].tolist() == [4, 4]
 
 
 @pytest.mark.parametrize("kind", ["average", "gossip", "pairs"])
 def test_an_absent_learners_lost_statistics_reach_nobody(kind):
-    ring = gossip(topology.metropolis(topology.ring(3)))
-    exchange = {"average": average(), "gossip": ring, "pairs": gossip_in_pairs()}[kind]
-    count, mean = jnp.array([2.0, 2.0, 2.0]), jnp.array([1.0, 3.0, NAN])
-    statistics = Running(count, mean, jnp.array([1.0, 1.0, NAN]))
-    memory, _ = exchange.init(cohort_of(rows(0, 0, 0)))
-    now = scores(3, present=[True, True, False])
-    _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0, 0), statistics), now)
+    exchange = EXCHANGES[kind] if kind != "gossip" else gossip(topology.metropolis(topology.ring(3)))
+    statistics = Running(np.float32([2, 2, 2]), np.float32([1, 3, NAN]), np.float32([1, 1, NAN]))
+    cohort, _ = met(exchange, cohort_of(rows(0, 0, 0), statistics), present=[True, True, False])
     assert np.isfinite(cohort.statistics.mean[:2]).all()
     assert np.isfinite(cohort.statistics.m2[:2]).all()
 
@@ -190,17 +177,17 @@ def test_an_absent_learners_lost_statistics_reach_nobody(kind):
 
 def after_adam(exchange, **changes):
     """Three learners' Adam, with moments 1, 2, 6 and counters 1, 2, 3, after a meeting."""
-    moments = {"mu": rows(1, 2, 6), "count": jnp.array([1, 2, 3])}
-    memory, cohort = exchange.init(cohort_of(rows(0, 0, 0), (), moments))
-    _, cohort, metrics = exchange.apply(KEY, memory, cohort, scores(3, **changes))
+    moments = {"mu": rows(1, 2, 6), "count": np.int32([1, 2, 3])}
+    cohort, metrics = met(exchange, cohort_of(rows(0, 0, 0), (), moments), **changes)
     return cohort.opt_state["mu"][:, 0].tolist(), cohort.opt_state["count"].tolist(), metrics
 
 
 def test_moments_stay_local_unless_they_are_shared():
-    assert after_adam(average())[:2] == ([1, 2, 6], [1, 2, 3])
-    assert after_adam(average(share_moments=True))[:2] == ([3, 3, 3], [1, 2, 3])
+    shared = average(share_moments=True)
+    assert after_adam(EXCHANGES["average"])[:2] == ([1, 2, 6], [1, 2, 3])
+    assert after_adam(shared)[:2] == ([3, 3, 3], [1, 2, 3])
     here = {"present": [True, False, True]}
-    assert after_adam(average(share_moments=True), **here)[:2] == ([3.5, 2, 3.5], [1, 2, 3])
+    assert after_adam(shared, **here)[:2] == ([3.5, 2, 3.5], [1, 2, 3])
     matrix = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
     assert after_adam(gossip(matrix, share_moments=True))[:2] == ([1.5, 2, 3.5], [1, 2, 3])
 
@@ -219,10 +206,8 @@ def test_shared_moments_are_counted_in_bytes():
 def test_shared_second_moments_never_turn_negative():
     """Who heeds only others, whose moments are 0, keeps 0 of its own, not -1e-7: Adam takes the root."""
     matrix, learner = more_than_one()
-    moments = {"nu": jnp.zeros((len(matrix), 1)).at[learner].set(1.0)}
-    exchange = gossip(matrix, share_moments=True)
-    memory, cohort = exchange.init(cohort_of(jnp.zeros((len(matrix), 1)), (), moments))
-    _, cohort, _ = exchange.apply(KEY, memory, cohort, scores(len(matrix)))
+    moments = {"nu": rows(*np.arange(len(matrix)) == learner)}
+    cohort, _ = met(gossip(matrix, share_moments=True), cohort_of(rows(*[0] * len(matrix)), (), moments))
     assert np.min(cohort.opt_state["nu"]) >= 0
 
 
@@ -231,9 +216,10 @@ def more_than_one():
     for seed in range(100):
         graph = np.random.default_rng(seed).uniform(1, 100, (6, 6)) * (1 - np.eye(6))
         matrix = np.asarray(topology.row_stochastic(graph), np.float32)
-        heard = np.asarray(linear(matrix)(jnp.ones((6, 1))))[:, 0]
-        if heard.max() > 1:
-            return matrix, int(heard.argmax())
+        learner = int(sum(matrix.T).argmax())  # column by column, as neighbours are added
+        if sum(matrix.T)[learner] > 1:
+            assert jax.jit(linear(matrix))(rows(*[1] * 6))[learner, 0] > 1
+            return matrix, learner
     raise AssertionError("all rows sum to 1 or less")
 
 
@@ -242,8 +228,8 @@ def more_than_one():
 
 def test_merged_is_the_mean_learner_with_all_the_data():
     data = collected(np.random.default_rng(3), 3)
-    cohort = cohort_of(rows(1, 2, 6), {"obs": summaries(data)}, jnp.arange(3.0))
-    one = mixing.mean_learner(cohort)
+    cohort = cohort_of(rows(1, 2, 6), {"obs": summaries(data)}, np.arange(3.0, dtype=np.float32))
+    one = jax.device_get(mixing.mean_learner(cohort))
     assert one.params["w"].tolist() == [[3]]
     assert one.opt_state.tolist() == [0]
     pooled = np.concatenate(data)

@@ -1,7 +1,6 @@
 """Mixing through channels: clipped, false, noisy and compressed messages by hand, and their bytes."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +10,7 @@ from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.mixing import Channel, average, from_server, gossip, gossip_in_pairs, mix
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
-from tests.exchanges.meetings import KEY, Federation, cohort_of, random_rows, rows, scores
+from tests.exchanges.meetings import KEY, Federation, cohort_of, met, random_rows, rows, scores
 
 
 def test_a_clipped_change_is_averaged_and_the_rest_forgotten():
@@ -51,10 +50,10 @@ def test_liars_lie_about_their_change_and_are_not_clipped():
 
 def test_noise_is_drawn_anew_for_every_learner_and_round():
     noisy = Channel(channels.privatise(1e-3, 1.0), attack=channels.attack("noise", 3, 1e-3))
-    run = Federation(gossip(np.eye(3)[[1, 2, 0]], channel=noisy), jnp.zeros((3, 1)))
+    run = Federation(gossip(np.eye(3)[[1, 2, 0]], channel=noisy), np.zeros((3, 1), np.float32))
     seen = []
     for _ in range(3):
-        run.x = jnp.zeros((3, 1))
+        run.x = np.zeros((3, 1), np.float32)
         seen += run.meet()[:, 0].tolist()
     assert len(set(seen)) == 9
 
@@ -62,7 +61,7 @@ def test_noise_is_drawn_anew_for_every_learner_and_round():
 def test_every_alteration_draws_noise_of_its_own():
     """Two of deviation 1 make one of sqrt(2), where the same twice would make 2."""
     twice = Channel(channels.privatise(1.0, 1.0), attack=channels.attack("noise", 2, 1.0))
-    run = Federation(gossip(np.eye(2)[[1, 0]], channel=twice), jnp.zeros((2, 5000)))
+    run = Federation(gossip(np.eye(2)[[1, 0]], channel=twice), np.zeros((2, 5000), np.float32))
     np.testing.assert_allclose(run.meet().std(1), 2**0.5, rtol=0.05)
 
 
@@ -85,7 +84,7 @@ JUMPED = rows([4, 1, 0, 0], [0, 3, 2, 0], [0, 0, 8, 4])  # the mean: 4/3, 4/3, 1
 
 def test_what_top_k_leaves_out_arrives_later_by_hand():
     """One number of four at a time, from 0. First 4, 3 and 8 arrive; then 1, 2 and 4."""
-    run = Federation(average(channel=TOP_ONE), jnp.zeros((3, 4)))
+    run = Federation(average(channel=TOP_ONE), np.zeros((3, 4), np.float32))
     run.x = JUMPED
     np.testing.assert_allclose(run.meet(), [[4 / 3, 1, 8 / 3, 0]] * 3, rtol=1e-6)
     np.testing.assert_allclose(run.meet(), [[4 / 3, 4 / 3, 10 / 3, 4 / 3]] * 3, rtol=1e-6)
@@ -95,7 +94,7 @@ def test_what_top_k_leaves_out_arrives_later_by_hand():
 @pytest.mark.parametrize("compressor", [channels.top_k(0.1), channels.int8()])
 def test_error_feedback_brings_the_average_to_the_exact_mean(compressor):
     run, x = (
-        Federation(average(channel=Channel(compressor=compressor)), jnp.zeros((5, 20))),
+        Federation(average(channel=Channel(compressor=compressor)), np.zeros((5, 20), np.float32)),
         random_rows(5, 20),
     )
     run.x = x
@@ -106,8 +105,8 @@ def test_error_feedback_brings_the_average_to_the_exact_mean(compressor):
 
 def test_error_feedback_sends_everything_however_late_while_learners_go_on():
     """Ten rounds of steps toward nowhere in particular: all steps arrive in the end."""
-    run = Federation(average(channel=TOP_ONE), jnp.zeros((3, 8)))
-    total = jnp.zeros((3, 8))
+    run = Federation(average(channel=TOP_ONE), np.zeros((3, 8), np.float32))
+    total = np.zeros((3, 8), np.float32)
     for seed in range(10):
         step = random_rows(3, 8, seed)
         run.x, total = run.x + step, total + step
@@ -121,7 +120,7 @@ def test_error_feedback_sends_everything_however_late_while_learners_go_on():
 @pytest.mark.parametrize("graph", ["ring", "complete"])
 def test_compressed_gossip_comes_to_consensus(compressor, graph):
     matrix = topology.metropolis(topology.GRAPHS[graph](5))
-    run = Federation(gossip(matrix, channel=Channel(compressor=compressor)), jnp.zeros((5, 20)))
+    run = Federation(gossip(matrix, channel=Channel(compressor=compressor)), np.zeros((5, 20), np.float32))
     x = run.x = random_rows(5, 20)
     for _ in range(150):
         found = run.meet()
@@ -194,16 +193,21 @@ def test_changes_are_told_to_everyone_who_may_ever_listen():
 
 
 def after_two_rounds(exchange) -> dict:
-    statistics = Running(jnp.ones(6), jnp.zeros((6, 3)), jnp.ones((6, 3)))
-    memory, cohort = exchange.init(cohort_of(random_rows(6, 100), statistics))
-    apply, metrics = jax.jit(exchange.apply), {}
-    for here in ROUNDS:
-        memory, cohort, metrics = apply(KEY, memory, cohort, scores(6, present=here.astype(bool)))
-    return metrics
+    zeros = np.zeros((6, 3), np.float32)
+    statistics = Running(np.ones(6, np.float32), zeros, zeros + 1)
+
+    @jax.jit
+    def run(cohort, rounds):
+        def meet(state, here):
+            *state, metrics = exchange.apply(KEY, *state, scores(6)._replace(present=here))
+            return tuple(state), metrics
+
+        return jax.lax.scan(meet, exchange.init(cohort), rounds)[1]
+
+    metrics = jax.device_get(run(cohort_of(random_rows(6, 100), statistics), ROUNDS.astype(bool)))
+    return {name: x[-1] for name, x in metrics.items()}
 
 
 def test_whoever_has_no_partner_sends_nothing():
-    exchange = gossip_in_pairs(share_statistics=False)
-    memory, cohort = exchange.init(cohort_of(random_rows(5, 100)))
-    _, _, metrics = jax.jit(exchange.apply)(KEY, memory, cohort, scores(5))
+    _, metrics = met(gossip_in_pairs(share_statistics=False), cohort_of(random_rows(5, 100)))
     assert sorted(metrics["exchange/bytes"].tolist()) == [0, 400, 400, 400, 400]

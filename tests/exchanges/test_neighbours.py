@@ -22,7 +22,8 @@ from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
-from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Rollout, Scores
+from shoal.types import Box, Discrete, EnvSpec, Exchange, ExchangeState, Learner, LearnerState, Rollout
+from tests.exchanges.meetings import made_up, scores
 
 T, E, SIZE = 3, 2, 4
 KEY = jax.random.key(0)
@@ -33,7 +34,8 @@ DIRECTED = np.float32([[0, 2, 0, 1], [3, 0.5, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
 
 def says(state: LearnerState, obs):
     """An opinion that tells the speaker's parameters and statistics apart: (w . (s obs), w_0)."""
-    return obs @ (state.statistics * state.params["w"]), jnp.full(obs.shape[:-1], state.params["w"][0])
+    everywhere = np.ones(obs.shape[:-1], np.float32)
+    return obs @ (state.statistics * state.params["w"]), everywhere * state.params["w"][0]
 
 
 def silent(*_):
@@ -45,48 +47,72 @@ TOY = Learner(silent, silent, silent, silent, says)
 
 def cohort_of(num, seed=0):
     random = np.random.default_rng(seed)
-    params = {"w": jnp.float32(random.normal(size=(num, SIZE)))}
-    statistics = jnp.float32(random.uniform(1, 2, size=(num, SIZE)))
-    return LearnerState(params, statistics, jnp.zeros((num, 7)), jnp.zeros(num), ())
+    params = {"w": np.float32(random.normal(size=(num, SIZE)))}
+    statistics = np.float32(random.uniform(1, 2, size=(num, SIZE)))
+    zeros = np.zeros((num, 7), np.float32)
+    return LearnerState(params, statistics, zeros, zeros[:, 0], ())
 
 
 def rollout_of(num, seed=1, size=SIZE):
-    obs = jnp.float32(np.random.default_rng(seed).normal(size=(T, num, E, size)))
-    blank = jnp.zeros((T, num, E))
+    obs = np.float32(np.random.default_rng(seed).normal(size=(T, num, E, size)))
+    blank = np.zeros((T, num, E), np.float32)
     return Rollout(obs, blank, blank, blank > 0, blank > 0, blank == 0, obs[0])
 
 
 def everyone(num, absent=()):
     here = np.ones(num, bool)
     here[list(absent)] = False
-    return Scores(jnp.ones(num), jnp.ones(num), jnp.ones(num, jnp.int32), jnp.asarray(here))
+    return scores(num)._replace(present=here)
 
 
 def by_loop(learner, matrix, cohort, rollout):
     """sum_j W_ij opinion_j(obs_i), an edge at a time; the weights (L,) and the opinions, L first."""
-    rows, policy_terms = [], jax.jit(learner.policy_terms)
+    rows, policy_terms = [], says if learner is TOY else jax.jit(learner.policy_terms)
     for i in range(len(matrix)):
-        zero = jax.tree.map(jnp.zeros_like, policy_terms(trees.take(cohort, 0), rollout.obs[:, i]))
+        opinion = lambda j, i=i: jax.device_get(policy_terms(trees.take(cohort, j), rollout.obs[:, i]))
+        zero = jax.tree.map(np.zeros_like, opinion(0))
         for j in np.flatnonzero(matrix[i]):
-            heard = policy_terms(trees.take(cohort, int(j)), rollout.obs[:, i])
-            zero = jax.tree.map(lambda a, b, w=matrix[i, j]: a + w * b, zero, heard)
+            zero = jax.tree.map(lambda a, b, w=matrix[i, j]: a + w * b, zero, opinion(j))
         rows.append(zero)
-    return matrix.sum(1), trees.stack(rows)
+    return matrix.sum(1), jax.tree.map(lambda *rows: np.stack(rows), *rows)
 
 
 def assert_heard(given, expected, atol=1e-5):
     """Advice (T, L, E) is what the loop says (L, T, E)."""
     total, opinions = expected
     np.testing.assert_allclose(given.weight, np.broadcast_to(total[None, :, None], given.weight.shape))
-    first = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), given.terms)
+    first = jax.tree.map(lambda x: np.moveaxis(x, 1, 0), given.terms)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=atol), first, opinions)
 
 
-def met(exchange, cohort, scores=None, key=KEY, memory=None):
-    """The exchange's memory after one meeting."""
-    memory = jax.jit(exchange.init)(cohort)[0] if memory is None else memory
+@cache
+def compiled(exchange):
+    return Exchange(jax.jit(exchange.init), jax.jit(exchange.apply), jax.jit(exchange.add_peer_targets))
+
+
+def begun(exchange, cohort):
+    """The exchange's memory before the first meeting."""
+    return jax.device_get(compiled(exchange).init(cohort)[0])
+
+
+def after(exchange, memory, cohort, scores=None, key=KEY):
+    """Memory, cohort and metrics after another meeting."""
     scores = scores or everyone(trees.num_rows(cohort))
-    return jax.jit(exchange.apply)(key, memory, cohort, scores)[0]
+    return jax.device_get(compiled(exchange).apply(key, memory, cohort, scores))
+
+
+def met(exchange, cohort, scores=None, memory=None):
+    """The exchange's memory after one meeting."""
+    memory = begun(exchange, cohort) if memory is None else memory
+    return after(exchange, memory, cohort, scores)[0]
+
+
+def heard(exchange, memory, rollout):
+    """The advice of each link that gives any."""
+    return jax.device_get(compiled(exchange).add_peer_targets(memory, rollout).peer_targets)
+
+
+HEARS = neighbours(TOY, DIRECTED)
 
 
 @pytest.mark.parametrize("group", [1, 2, 4])
@@ -94,7 +120,7 @@ def test_advice_is_a_loop_over_the_edges(group):
     """Directed edges, a self edge, a learner that nobody advises; however many are asked at a time."""
     cohort, rollout = cohort_of(4), rollout_of(4)
     exchange = neighbours(TOY, DIRECTED, group=group)
-    (given,) = exchange.add_peer_targets(met(exchange, cohort), rollout).peer_targets
+    (given,) = heard(exchange, met(exchange, cohort), rollout)
     assert_heard(given, by_loop(TOY, DIRECTED, cohort, rollout))
     assert not given.weight[:, 2].any()
     assert not given.terms[0][:, 2].any()
@@ -107,11 +133,11 @@ def test_a_ppo_learners_advice_is_a_loop_too(kind):
     matrix = DIRECTED[:3, :3] + np.float32(np.eye(3))
     exchange = neighbours(learner, matrix)
     rollout = rollout_of(3, size=3)
-    (given,) = jax.jit(exchange.add_peer_targets)(met(exchange, cohort), rollout).peer_targets
+    (given,) = heard(exchange, met(exchange, cohort), rollout)
     assert_heard(given, by_loop(learner, matrix, cohort, rollout), atol=1e-4)
-    mine = cohort._replace(statistics=jax.tree.map(lambda x: jnp.roll(x, 1, 0), cohort.statistics))
+    mine = cohort._replace(statistics=jax.tree.map(lambda x: np.roll(x, 1, 0), cohort.statistics))
     other, _ = by_loop(learner, matrix, mine, rollout)[1]
-    assert np.abs(jnp.moveaxis(given.terms[0], 1, 0) - other).max() > 1e-3
+    assert np.abs(np.moveaxis(given.terms[0], 1, 0) - other).max() > 1e-3
 
 
 @cache
@@ -123,59 +149,57 @@ def ppos(kind="discrete"):
         spec,
         LearnerContext(5),
     )
-    cohort = jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3))
-    cohort = cohort._replace(params=jax.tree.map(lambda x: 3 * x, cohort.params))
-    counts = jnp.float32([10, 20, 30])
-    mean = jnp.float32(np.random.default_rng(0).normal(size=(3, 3)))
-    moments = {"obs": Running(counts, mean, 4 * jnp.broadcast_to(counts[:, None], (3, 3)))}
+    cohort = made_up(learner, 3)
+    cohort = cohort._replace(params=jax.tree.map(lambda x: x - np.float32(1.2), cohort.params))
+    counts = np.float32([10, 20, 30])
+    mean = np.float32(np.random.default_rng(0).normal(size=(3, 3)))
+    moments = {"obs": Running(counts, mean, 4 * np.repeat(counts[:, None], 3, 1))}
     return learner, cohort._replace(statistics=cohort.statistics._replace(obs=moments))
 
 
 def test_nobody_is_heard_before_the_first_meeting():
-    exchange = every(3, neighbours(TOY, DIRECTED))
+    exchange = every(3, HEARS)
     cohort, rollout = cohort_of(4), rollout_of(4)
-    memory, _ = exchange.init(cohort)
+    memory = begun(exchange, cohort)
     for meeting in (False, False, True):
-        (given,) = exchange.add_peer_targets(memory, rollout).peer_targets
+        (given,) = heard(exchange, memory, rollout)
         assert not given.weight.any()
         assert not any(x.any() for x in jax.tree.leaves(given.terms))
-        memory, _, metrics = exchange.apply(KEY, memory, cohort, everyone(4))
+        memory, _, metrics = after(exchange, memory, cohort)
         assert metrics["exchange/bytes"].any() == meeting
-    (given,) = exchange.add_peer_targets(memory, rollout).peer_targets
+    (given,) = heard(exchange, memory, rollout)
     assert_heard(given, by_loop(TOY, DIRECTED, cohort, rollout))
 
 
 def test_policies_are_frozen_until_the_next_meeting():
-    exchange = every(2, neighbours(TOY, DIRECTED))
+    exchange = every(2, HEARS)
     old, new, rollout = cohort_of(4), cohort_of(4, seed=8), rollout_of(4)
-    memory, _ = exchange.init(old)
-    heard = {1: None, 2: old, 3: old, 4: new}
-    for update, speakers in heard.items():
+    memory = begun(exchange, old)
+    speaking = {1: None, 2: old, 3: old, 4: new}
+    for update, speakers in speaking.items():
         cohort = old if update <= 2 else new  # they learn on, and nobody hears of it
-        memory, after, _ = exchange.apply(KEY, memory, cohort, everyone(4))
-        jax.tree.map(np.testing.assert_array_equal, after, cohort)
-        (given,) = exchange.add_peer_targets(memory, rollout).peer_targets
+        memory, unchanged, _ = after(exchange, memory, cohort)
+        jax.tree.map(np.testing.assert_array_equal, unchanged, cohort)
+        (given,) = heard(exchange, memory, rollout)
         if speakers is not None:
             assert_heard(given, by_loop(TOY, DIRECTED, speakers, rollout))
 
 
 def test_two_who_are_both_there_hear_each_other_anew():
     """Learner 3 stays away the second time: what it said and what it heard stay as they were."""
-    exchange, old, new = neighbours(TOY, DIRECTED), cohort_of(4), cohort_of(4, seed=8)
-    memory = met(exchange, new, everyone(4, absent=[3]), memory=met(exchange, old))
-    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
+    old, new = cohort_of(4), cohort_of(4, seed=8)
+    memory = met(HEARS, new, everyone(4, absent=[3]), memory=met(HEARS, old))
+    (given,) = heard(HEARS, memory, rollout_of(4))
     fresh, stale = DIRECTED.copy(), np.zeros_like(DIRECTED)
     for place in ((0, 3), (3, 0)):
         stale[place], fresh[place] = DIRECTED[place], 0
     parts = [by_loop(TOY, m, c, rollout_of(4)) for m, c in ((fresh, new), (stale, old))]
-    assert_heard(given, jax.tree.map(jnp.add, *parts))
+    assert_heard(given, jax.tree.map(np.add, *parts))
 
 
 def test_who_was_never_there_is_never_heard():
-    exchange, cohort = neighbours(TOY, DIRECTED), cohort_of(4)
-    (given,) = exchange.add_peer_targets(
-        met(exchange, cohort, everyone(4, absent=[1])), rollout_of(4)
-    ).peer_targets
+    cohort = cohort_of(4)
+    (given,) = heard(HEARS, met(HEARS, cohort, everyone(4, absent=[1])), rollout_of(4))
     left = DIRECTED.copy()
     left[1], left[:, 1] = 0, 0
     assert_heard(given, by_loop(TOY, left, cohort, rollout_of(4)))
@@ -187,20 +211,20 @@ def test_two_devices_say_what_one_says(matrix):
     cohort, rollout = cohort_of(num), rollout_of(num)
     devices = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
     one, two = neighbours(TOY, matrix), neighbours(TOY, matrix, Transport(devices))
-    (alone,) = jax.jit(one.add_peer_targets)(met(one, cohort), rollout).peer_targets
-    transposed = lambda axis: lambda tree: jax.tree.map(lambda x: jnp.moveaxis(x, *axis), tree)
+    (alone,) = heard(one, met(one, cohort), rollout)
 
     def add_peer_targets(
         memory, obs
     ):  # a device has its own learners, counted from 0; L goes first to be divided
         here = obs.shape[0]
         given = two.add_peer_targets(memory, rollout_of(here)._replace(obs=jnp.moveaxis(obs, 0, 1)))
-        return transposed((1, 0))(given.peer_targets)
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), given.peer_targets)
 
     spread = mesh.on_each_device(
         devices, add_peer_targets, (mesh.BY_LEARNER, mesh.BY_LEARNER), mesh.BY_LEARNER
     )
-    (divided,) = transposed((0, 1))(jax.jit(spread)(met(two, cohort), jnp.moveaxis(rollout.obs, 1, 0)))
+    (divided,) = jax.device_get(jax.jit(spread)(met(two, cohort), np.moveaxis(rollout.obs, 1, 0)))
+    divided = jax.tree.map(lambda x: np.moveaxis(x, 0, 1), divided)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), divided, alone)
 
 
@@ -209,19 +233,19 @@ def test_a_star_of_sixteen_keeps_thirty_policies():
     cohort = cohort_of(16)
     two = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data")))
     for transport, rows in ((HERE, 30), (two, 2 * (15 + 7))):  # the hub's device has the longer share
-        memory, _ = neighbours(TOY, topology.star(16), transport).init(cohort)
+        memory, _ = jax.eval_shape(neighbours(TOY, topology.star(16), transport).init, cohort)
         snapshots, _ = memory.per_learner
         assert {leaf.shape[0] for leaf in jax.tree.leaves(snapshots)} == {rows}
-    assert neighbours_in_pairs(TOY, 16).init(cohort)[0].per_learner[0].rows.target.shape == (16,)
+    memory, _ = jax.eval_shape(neighbours_in_pairs(TOY, 16).init, cohort)
+    assert memory.per_learner[0].rows.target.shape == (16,)
 
 
 def test_bytes_are_counted_where_a_policy_leaves():
     """A policy is 4 numbers and its statistics 4, of 4 bytes; hearing oneself costs nothing."""
-    exchange, cohort = neighbours(TOY, DIRECTED), cohort_of(4)
-    memory, _ = exchange.init(cohort)
-    memory, _, metrics = exchange.apply(KEY, memory, cohort, everyone(4))
+    cohort = cohort_of(4)
+    memory, _, metrics = after(HEARS, begun(HEARS, cohort), cohort)
     assert metrics["exchange/bytes"].tolist() == [64.0, 32.0, 0.0, 32.0]  # learner 0 speaks to 1 and 3
-    memory, _, metrics = exchange.apply(KEY, memory, cohort, everyone(4, absent=[1]))
+    memory, _, metrics = after(HEARS, memory, cohort, everyone(4, absent=[1]))
     assert metrics["exchange/bytes"].tolist() == [96.0, 32.0, 0.0, 64.0]
 
 
@@ -229,18 +253,18 @@ def test_bytes_are_counted_where_a_policy_leaves():
 def test_pairs_are_drawn_anew(num):
     """Everybody hears one other; of an even number, the one that hears it."""
     exchange, cohort = neighbours_in_pairs(TOY, num), cohort_of(num)
-    memory, _ = exchange.init(cohort)
-    assert not exchange.add_peer_targets(memory, rollout_of(num)).peer_targets[0].weight.any()
+    memory = begun(exchange, cohort)
+    assert not heard(exchange, memory, rollout_of(num))[0].weight.any()
     seen = set()
     for seed in range(8):
-        memory, _, _ = exchange.apply(jax.random.key(seed), memory, cohort, everyone(num))
-        rows = np.asarray(memory.per_learner[0].rows.params["w"])
-        partner = [int(np.flatnonzero((np.asarray(cohort.params["w"]) == row).all(1))[0]) for row in rows]
+        memory, _, _ = after(exchange, memory, cohort, key=jax.random.key(seed))
+        rows = memory.per_learner[0].rows.params["w"]
+        partner = [int(np.flatnonzero((cohort.params["w"] == row).all(1))[0]) for row in rows]
         assert all(i != j for i, j in enumerate(partner))
         if num % 2 == 0:
             assert all(partner[j] == i for i, j in enumerate(partner))
         seen.add(tuple(partner))
-        (given,) = exchange.add_peer_targets(memory, rollout_of(num)).peer_targets
+        (given,) = heard(exchange, memory, rollout_of(num))
         assert (given.weight == 1).all()
     assert len(seen) > 3
 
@@ -254,16 +278,17 @@ def test_the_update_leaves_the_policies_it_heard_alone():
     @jax.jit
     def learn(memory, cohort):
         obs = rollout_of(3, size=3)
-        rollout = exchange.add_peer_targets(memory, obs._replace(action=jnp.int32(obs.action)))
+        rollout = exchange.add_peer_targets(memory, obs._replace(action=np.int32(obs.action)))
         axes = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, peer_targets=1)
         keys = jax.random.split(KEY, 3)
         return jax.vmap(learner.update, (0, 0, axes))(keys, cohort, rollout)
 
+    memory = jax.device_put(memory)
     before = jax.tree.map(np.array, memory)
-    after, metrics = learn(memory, cohort)
+    learned, metrics = jax.device_get(learn(memory, cohort))
     jax.tree.map(np.testing.assert_array_equal, memory, before)
     assert (metrics["loss/neighbours"] > 0).all()
-    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), after.params, cohort.params)
+    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), learned.params, cohort.params)
     assert all(jax.tree.leaves(moved))
 
 
@@ -292,12 +317,11 @@ def test_a_penalty_beside_averaging_holds_a_learner_near_what_it_received():
         exchange="average", local_updates=1, use_comm_penalty=True, share_statistics=False
     )
     exchange, cohort = make_exchange((config,), ExchangeContext(4, TOY)), cohort_of(4)
-    memory, cohort = exchange.init(cohort)
-    cohort = cohort_of(4, seed=5)
-    memory, after, _ = exchange.apply(KEY, memory, cohort, everyone(4))
-    np.testing.assert_allclose(after.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
-    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
-    assert_heard(given, by_loop(TOY, np.eye(4, dtype=np.float32), after, rollout_of(4)))
+    memory, cohort = begun(exchange, cohort), cohort_of(4, seed=5)
+    memory, mixed, _ = after(exchange, memory, cohort)
+    np.testing.assert_allclose(mixed.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
+    (given,) = heard(exchange, memory, rollout_of(4))
+    assert_heard(given, by_loop(TOY, np.eye(4, dtype=np.float32), mixed, rollout_of(4)))
 
 
 def test_neighbours_that_average_too_are_heard_after_averaging():
@@ -311,18 +335,18 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
         (with_settings(ExchangeConfig(average_weights=True), **settings),), ExchangeContext(4, TOY)
     )
     cohort = cohort_of(4, seed=5)
-    memory, after, _ = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort, everyone(4))
-    np.testing.assert_allclose(after.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
-    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
+    memory, mixed, _ = after(exchange, begun(exchange, cohort_of(4)), cohort)
+    np.testing.assert_allclose(mixed.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
+    (given,) = heard(exchange, memory, rollout_of(4))
     matrix = (np.ones((4, 4), np.float32) - np.eye(4, dtype=np.float32)) / 3
-    assert_heard(given, by_loop(TOY, matrix, after, rollout_of(4)))
+    assert_heard(given, by_loop(TOY, matrix, mixed, rollout_of(4)))
 
 
 def test_some_of_them_meet():
     """With a participation of one half, edges between the two who came are fresh, and no others."""
     exchange = participate(0.5, neighbours(TOY, topology.complete(4)))
-    memory, _, metrics = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort_of(4), everyone(4))
-    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
+    memory, _, metrics = after(exchange, begun(exchange, cohort_of(4)), cohort_of(4))
+    (given,) = heard(exchange, memory, rollout_of(4))
     assert sorted(given.weight[0, :, 0].tolist()) == [0.0, 0.0, 1.0, 1.0]
     assert sorted(metrics["exchange/bytes"].tolist()) == [0.0, 0.0, 32.0, 32.0]
 
@@ -330,7 +354,7 @@ def test_some_of_them_meet():
 def test_two_exchanges_give_two_pieces_of_advice():
     configs = [ExchangeConfig(exchange="neighbours", local_updates=1, topology=t) for t in ("ring", "star")]
     exchange, cohort = make_exchange(tuple(configs), ExchangeContext(4, TOY)), cohort_of(4)
-    peer_targets = exchange.add_peer_targets(met(exchange, cohort), rollout_of(4)).peer_targets
+    peer_targets = heard(exchange, met(exchange, cohort), rollout_of(4))
     for given, config in zip(peer_targets, configs, strict=True):
         assert_heard(
             given, by_loop(TOY, penalty_weights(config, ExchangeContext(4, TOY)), cohort, rollout_of(4))
@@ -338,24 +362,15 @@ def test_two_exchanges_give_two_pieces_of_advice():
 
 
 def test_an_anchor_is_what_those_who_came_hold_now():
-    learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, LearnerContext(5))
-    cohort = jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3))
-    moved = cohort._replace(params=jax.tree.map(lambda x: x + 1, cohort.params))
-    _, after, metrics = anchor().apply(KEY, anchor().init(cohort)[0], moved, everyone(3, absent=[1]))
+    cohort = cohort_of(3)._replace(anchor=cohort_of(3).params)
+    moved = cohort._replace(params=cohort_of(3, seed=8).params)
+    _, now, metrics = jax.device_get(
+        jax.jit(anchor().apply)(KEY, ExchangeState(), moved, everyone(3, absent=[1]))
+    )
     assert metrics == {}
     for i, where in enumerate((moved, cohort, moved)):
-        here = trees.take(after.anchor, i)
-        jax.tree.map(np.testing.assert_array_equal, here, trees.take(where.params, i))
-    jax.tree.map(np.testing.assert_array_equal, after.params, moved.params)
-
-
-def test_an_anchored_federation_begins_at_its_common_start():
-    learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, LearnerContext(5))
-    exchange = make_exchange(
-        (ExchangeConfig(exchange="average"),), ExchangeContext(3, learner, anchored=True)
-    )
-    _, cohort = exchange.init(jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3)))
-    jax.tree.map(np.testing.assert_array_equal, cohort.anchor, cohort.params)
+        np.testing.assert_array_equal(now.anchor["w"][i], where.params["w"][i])
+    jax.tree.map(np.testing.assert_array_equal, now.params, moved.params)
 
 
 def test_a_learner_without_opinions_cannot_be_a_neighbour():

@@ -21,6 +21,7 @@ from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, Rollout, Scores
+from tests.exchanges.meetings import made_up
 
 KEY = jax.random.key(5)
 SCORES = (15.0, 10.0, 2.0, 8.0)
@@ -39,50 +40,82 @@ SPEC = EnvSpec("two choices", "jax", Box((3,)), Discrete(2))
 LEARNER = ppo(CONFIG, SPEC, LearnerContext(10))
 
 
-def experience(key):
+def experience(rng):
     """One learner's rollout of eight steps in two environments, no episode ending."""
-    key_obs, key_action, key_reward, key_last = jax.random.split(key, 4)
-    never = jnp.zeros((8, 2), bool)
+    never = np.zeros((8, 2), bool)
     return Rollout(
-        obs=jax.random.normal(key_obs, (8, 2, 3)),
-        action=jax.random.randint(key_action, (8, 2), 0, 2),
-        reward=jax.random.normal(key_reward, (8, 2)),
+        obs=rng.normal(size=(8, 2, 3)).astype(np.float32),
+        action=rng.integers(0, 2, (8, 2), np.int32),
+        reward=rng.normal(size=(8, 2)).astype(np.float32),
         terminated=never,
         truncated=never,
         valid=~never,
-        last_obs=jax.random.normal(key_last, (2, 3)),
+        last_obs=rng.normal(size=(2, 3)).astype(np.float32),
     )
 
 
 @cache
 def cohort():
-    """Learners who differ in everything: each has learned once, from experience of its own."""
-    key_init, key_see, key_learn = (jax.random.split(key, 4) for key in jax.random.split(KEY, 3))
-
-    def grown(key, key_see, key_learn):
-        return LEARNER.update(key_learn, LEARNER.init(key), experience(key_see))[0]
-
-    learners = jax.jit(jax.vmap(grown))(key_init, key_see, key_learn)
-    count = jnp.arange(4)
-    hypers = learners.hypers._replace(learning_rate=1e-3 * (1 + count), gamma=0.95 + 0.01 * count)
+    """Learners who differ in everything; their settings are those of the configuration but for two."""
+    learners, count = made_up(LEARNER, 4), np.arange(4, dtype=np.int32)
+    hypers = first_hypers(LEARNER)
+    hypers = jax.tree.map(lambda x: np.repeat(x, 4), hypers)
+    rate, gamma = np.float32(1e-3 * (1 + count)), np.float32(0.95 + 0.01 * count)
+    # Moments as small as those of gradients, so that Adam notices the next one.
     optimisers = jax.tree.map(
-        lambda x: x + count if jnp.issubdtype(x.dtype, jnp.integer) else x, learners.opt_state
+        lambda x: x + count if np.issubdtype(x.dtype, np.integer) else x * np.float32(1e-6),
+        learners.opt_state,
     )
-    memory = learners.private._replace(num_updates=1 + count)
-    return learners._replace(hypers=hypers, opt_state=optimisers, private=memory)
+    return learners._replace(
+        params=jax.tree.map(lambda x: x - np.float32(1.2), learners.params),
+        hypers=hypers._replace(learning_rate=rate, gamma=gamma),
+        opt_state=optimisers,
+        private=learners.private._replace(num_updates=1 + count),
+    )
+
+
+def first_hypers(learner):
+    """The hyperparameters that `init` gives, without the network."""
+    return jax.device_get(jax.jit(lambda key: learner.init(key).hypers)(KEY))
 
 
 def scores(returns=SCORES, episodes=100, present=True):
     num = len(returns)
-    everyone = lambda x, kind: jnp.broadcast_to(jnp.array(x, kind), (num,))
-    return Scores(jnp.zeros(num), jnp.array(returns), everyone(episodes, jnp.int32), everyone(present, bool))
+    everyone = lambda x, kind: np.broadcast_to(np.array(x, kind), (num,))
+    return Scores(
+        np.zeros(num, np.float32), np.float32(returns), everyone(episodes, np.int32), everyone(present, bool)
+    )
 
 
-def met(exchange, now):
+class Population:
+    """Learners that meet again and again; all of it on the host."""
+
+    def __init__(self, *arguments, **settings):
+        exchange = population(*arguments, **settings)
+        self.init, self.apply = exchange.init, jax.jit(exchange.apply)
+        self.begin()
+
+    def begin(self):
+        self.memory, self.learners = jax.device_get(self.init(cohort()))
+        return self
+
+    def meet(self, now):
+        """Whom each learner becomes, and the metrics."""
+        arguments = KEY, self.memory, self.learners, now
+        self.memory, self.learners, self.metrics = jax.device_get(self.apply(*arguments))
+        return self.metrics["population/parent"].tolist()
+
+
+@cache
+def halves(evolve=False):
+    """The worse half become copies of the better one; with `evolve`, two settings are perturbed."""
+    return Population(truncation(0.5), EVOLVED if evolve else {}, resample=0)
+
+
+def met(run, now):
     """The cohort after one meeting, and whom each learner became."""
-    memory, begun = exchange.init(cohort())
-    _, after, metrics = jax.jit(exchange.apply)(KEY, memory, begun, now)
-    return after, metrics["population/parent"].astype(int).tolist()
+    parent = run.begin().meet(now)
+    return run.learners, [int(x) for x in parent]
 
 
 def bits(tree):
@@ -99,7 +132,7 @@ def member(tree, index):
 def test_the_two_worst_become_the_two_best_in_all_but_memory():
     """Scores 15, 10, 2, 8 at 50 %: {2, 3} <- {0, 1}. Without priors the hyperparameters stay as copied."""
     before = cohort()
-    after, parent = met(population(truncation(0.5), {}), scores())
+    after, parent = met(halves(), scores())
     assert parent[:2] == [0, 1]
     assert sorted(parent[2:]) == [0, 1]
     for name in ("params", "opt_state", "statistics", "hypers"):
@@ -112,7 +145,7 @@ def test_the_two_worst_become_the_two_best_in_all_but_memory():
 
 def test_the_mutated_are_copies_but_for_the_hyperparameters_that_evolve():
     before = cohort()
-    after, parent = met(population(truncation(0.5), EVOLVED), scores())
+    after, parent = met(halves(evolve=True), scores())
     assert bits((after.params, after.opt_state, after.statistics)) == bits(
         trees.take((before.params, before.opt_state, before.statistics), np.array(parent))
     )
@@ -126,14 +159,12 @@ def test_a_migrant_from_a_hastier_group_gets_its_new_groups_hyperparameters():
 
     At the fifth, learner 3, the worst, becomes 0, whose group is hastier: with the hyperparameters of 2.
     """
-    exchange = population(winner(), {}, groups=2)
-    apply, (memory, now) = jax.jit(exchange.apply), exchange.init(cohort())
+    run = Population(winner(), {}, groups=2)
     for meeting in range(1, 6):
-        memory, now, metrics = apply(KEY, memory, now, scores((15.0, 10.0, 8.0, 2.0), 100 * meeting))
         parents = [0, 0, 2, 0] if meeting == 5 else [0, 0, 2, 3]
-        assert metrics["population/parent"].tolist() == parents
+        assert run.meet(scores((15.0, 10.0, 8.0, 2.0), 100 * meeting)) == parents
     for name, source in {"params": 0, "statistics": 0, "hypers": 2}.items():
-        assert member(getattr(now, name), 3) == member(getattr(cohort(), name), source), name
+        assert member(getattr(run.learners, name), 3) == member(getattr(cohort(), name), source), name
 
 
 def test_groups_must_divide_the_learners():
@@ -142,10 +173,9 @@ def test_groups_must_divide_the_learners():
 
 
 def test_what_was_decided_is_in_the_metrics():
-    exchange = population(winner(), EVOLVED)
-    memory, begun = exchange.init(cohort())
-    _, _, metrics = jax.jit(exchange.apply)(KEY, memory, begun, scores())
-    assert {name: x.tolist() for name, x in metrics.items()} == {
+    run = Population(winner(), {})
+    run.meet(scores())
+    assert {name: x.tolist() for name, x in run.metrics.items()} == {
         "population/parent": [0, 0, 0, 0],
         "population/score": [*SCORES],
     }
@@ -159,15 +189,25 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("truncation", marks=pytest.mark.slow),
+        "with the middle",
+        pytest.param("winner", marks=pytest.mark.slow),
+        "tournament",
+    ],
+)
 def test_the_champion_is_the_same_to_the_bit_and_the_changed_stay_within_bounds(name):
     """Fifty selections of the same four; who is not replaced keeps every bit but those to be changed."""
     priors = EVOLVED | {"clip_coef": PRIORS["clip_coef"]}
     exchange, before, now = population(RULES[name], priors), cohort(), scores()
-    memory, begun = exchange.init(before)
-    apply = jax.jit(jax.vmap(lambda key: exchange.apply(key, memory, begun, now)[1:]))
-    many, metrics = apply(jax.random.split(KEY, 50))
-    parents = np.asarray(metrics["population/parent"]).astype(int)
+    memory, _ = exchange.init(before)
+    apply = jax.jit(
+        jax.vmap(lambda key, *arguments: exchange.apply(key, *arguments)[1:], (0, None, None, None))
+    )
+    many, metrics = jax.device_get(apply(jax.random.split(KEY, 50), memory, before, now))
+    parents = metrics["population/parent"].astype(int)
     assert (parents[:, 0] == 0).all()
     for i in range(50):
         assert member(trees.take(many, i), 0) == member(before, 0)
@@ -176,7 +216,7 @@ def test_the_champion_is_the_same_to_the_bit_and_the_changed_stay_within_bounds(
     assert not kept.all()
     changed = np.array([[False, "middle" in name, "middle" in name, "middle" in name]]) | ~kept
     for field, prior in priors.items():
-        new, old = np.asarray(getattr(many.hypers, field)), np.asarray(getattr(before.hypers, field))
+        new, old = getattr(many.hypers, field), getattr(before.hypers, field)
         copied = old[parents]
         assert (new[~changed].view(np.int32) == copied[~changed].view(np.int32)).all(), field
         assert (new[changed] >= np.float32(prior.low)).all(), field
@@ -185,9 +225,7 @@ def test_the_champion_is_the_same_to_the_bit_and_the_changed_stay_within_bounds(
     untold = [x for x in before.hypers._fields if x not in priors]
     assert untold
     for field in untold:
-        np.testing.assert_array_equal(
-            getattr(many.hypers, field), np.asarray(getattr(before.hypers, field))[parents]
-        )
+        np.testing.assert_array_equal(getattr(many.hypers, field), getattr(before.hypers, field)[parents])
 
 
 # Who is ranked
@@ -200,60 +238,60 @@ def test_a_learner_lately_replaced_is_neither_donor_nor_victim():
     2: 0 has four since then, 2 four in all: 3 becomes 1 though 0 and 2 score less and 0 now most.
     3: 0 has five: it is the best and 1 the worst, 2 and 3 not being asked.
     """
-    exchange = population(truncation(0.34), EVOLVED, min_episodes=5)
-    memory, learners = exchange.init(cohort())
-    apply = jax.jit(exchange.apply)
+    run = Population(truncation(0.34), {"gamma": PRIORS["gamma"]}, min_episodes=5)
     meetings = [
         ([5.0, 9.0, 0.0, 6.0], [10, 10, 3, 10], [1, 1, 2, 3]),
         ([50.0, 9.0, 0.0, 6.0], [14, 20, 4, 20], [0, 1, 2, 1]),
         ([50.0, 9.0, 99.0, 6.0], [15, 25, 4, 24], [0, 0, 2, 3]),
     ]
     for returns, episodes, expected in meetings:
-        before = learners
-        memory, learners, metrics = apply(KEY, memory, learners, scores(returns, episodes))
-        assert metrics["population/parent"].tolist() == expected
+        before = run.learners
+        assert run.meet(scores(returns, episodes)) == expected
         for learner in range(4):
-            assert (member(learners, learner) == member(before, learner)) == (expected[learner] == learner)
+            assert (member(run.learners, learner) == member(before, learner)) == (
+                expected[learner] == learner
+            )
 
 
 def test_the_absent_and_the_unscored_are_left_alone():
-    exchange = population(truncation(0.5), EVOLVED)
-    _, parent = met(exchange, scores(present=[True, False, False, True]))
+    run = halves(evolve=True)
+    _, parent = met(run, scores(present=[True, False, False, True]))
     assert parent == [0, 1, 2, 0]
-    after, parent = met(exchange, scores((jnp.nan, 10.0, 2.0, jnp.nan)))
+    after, parent = met(run, scores((np.nan, 10.0, 2.0, np.nan)))
     assert parent == [0, 1, 1, 3]
     for learner in (0, 1, 3):
         assert member(after, learner) == member(cohort(), learner)
 
 
 def test_the_first_meetings_pass_without_a_selection():
-    exchange = population(truncation(0.5), EVOLVED, warm_up=2, min_episodes=10)
-    memory, learners = exchange.init(cohort())
-    apply, replaced = jax.jit(exchange.apply), []
+    run, replaced = Population(truncation(0.5), {}, warm_up=2, min_episodes=10), []
     for _ in range(4):
-        before = bits(learners)
-        memory, learners, metrics = apply(KEY, memory, learners, scores(episodes=10))
-        replaced.append((metrics["population/parent"] != jnp.arange(4)).sum().item())
-        assert (bits(learners) == before) == (replaced[-1] == 0)
+        before = bits(run.learners)
+        replaced.append(sum(parent != i for i, parent in enumerate(run.meet(scores(episodes=10)))))
+        assert (bits(run.learners) == before) == (replaced[-1] == 0)
     assert replaced == [0, 0, 2, 1]  # at the fourth, 2 and 3 have no new episodes: 1 becomes 0
 
 
 # The first hyperparameters
 
 
+def many_drawn(priors, keys, hypers):
+    return jax.device_get(jax.jit(lambda keys, hypers: drawn(priors, keys, hypers))(keys, hypers))
+
+
 def test_a_learners_draw_depends_on_its_own_key_only():
     keys, hypers = jax.random.split(KEY, 8), trees.take(cohort().hypers, np.arange(8) % 4)
-    priors = {name: prior for name, prior in PRIORS.items() if name in hypers._fields}
-    all_eight = drawn(priors, keys, hypers)
-    alone = drawn(priors, keys[3:4], trees.take(hypers, np.array([3])))
+    more = {"clip_coef": PRIORS["clip_coef"], **EVOLVED}
+    all_eight = many_drawn(more, keys, hypers)
+    alone = many_drawn(more, keys[3:4], trees.take(hypers, np.array([3])))
     assert member(all_eight, 3) == member(alone, 0)
-    fewer = drawn(EVOLVED, keys, hypers)
+    fewer = many_drawn(EVOLVED, keys, hypers)
     assert bits((fewer.learning_rate, fewer.gamma)) == bits((all_eight.learning_rate, all_eight.gamma))
 
 
 def test_draws_follow_the_prior_and_leave_the_rest():
     keys, hypers = jax.random.split(KEY, 8), trees.take(cohort().hypers, np.arange(8) % 4)
-    found = drawn(
+    found = many_drawn(
         {"gamma": Prior("uniform", 0.2, 0.3), "vf_coef": Prior("choice", 1, 2, (1, 2))}, keys, hypers
     )
     assert ((found.gamma >= 0.2) & (found.gamma <= 0.3)).all()
@@ -261,7 +299,7 @@ def test_draws_follow_the_prior_and_leave_the_rest():
     assert set(found.vf_coef.tolist()) == {1, 2}
     rest = lambda x: [v for name, v in x._asdict().items() if name not in ("gamma", "vf_coef")]
     assert bits(rest(found)) == bits(rest(hypers))
-    higher = drawn({"gamma": Prior("uniform", 0.4, 0.5)}, keys, hypers)
+    higher = many_drawn({"gamma": Prior("uniform", 0.4, 0.5)}, keys, hypers)
     np.testing.assert_allclose(higher.gamma, found.gamma + 0.2, rtol=1e-5)
 
 
@@ -275,7 +313,7 @@ def test_a_plan_sets_the_values_at_the_updates_it_names():
         (5, {"learning_rate": 0.3, "gamma": 0.8}),
     ]
     exchange, before = follow(plan), cohort()
-    memory, learners = exchange.init(before)
+    memory, learners = jax.jit(exchange.init)(before)
     apply, seen = jax.jit(exchange.apply), [learners.hypers]
     for _ in range(6):
         memory, learners, metrics = apply(KEY, memory, learners, scores())
@@ -292,32 +330,31 @@ def test_a_plan_sets_the_values_at_the_updates_it_names():
 # The next update
 
 
-def test_a_mutation_is_the_value_the_next_update_is_made_with():
+@pytest.mark.parametrize("learner", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_mutation_is_the_value_the_next_update_is_made_with(learner):
     """As if a learner with those settings had been made; neither value alone, nor the donor's, does it."""
     before = cohort()
-    after, parent = met(population(truncation(0.5), EVOLVED, resample=0), scores())
-    key_see, key_learn = jax.random.split(jax.random.key(8))
-    rollout = experience(key_see)
-    for learner in (2, 3):
-        mutant, donor = trees.take(after, learner), trees.take(before, parent[learner])
-        rate, gamma = mutant.hypers.learning_rate, mutant.hypers.gamma
-        settings = replace(CONFIG, learning_rate=float(rate), gamma=float(gamma))
-        built = ppo(settings, SPEC, LearnerContext(10))
-        own = jax.jit(built.init)(KEY).hypers
-        assert bits(own) == bits(mutant.hypers)
-        solo = donor._replace(hypers=own, private=trees.take(before.private, learner))
-        update = jax.jit(LEARNER.update)
-        found = update(key_learn, mutant, rollout)[0].params
-        expected = jax.jit(built.update)(key_learn, solo, rollout)[0].params
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), found, expected)
-        for hypers in (
-            donor.hypers,
-            donor.hypers._replace(learning_rate=rate),
-            donor.hypers._replace(gamma=gamma),
-        ):
-            other = update(key_learn, mutant._replace(hypers=hypers), rollout)[0].params
-            apart = jax.tree.map(lambda x, y: np.max(np.abs(x - y)), found, other)
-            assert max(jax.tree.leaves(apart)) > 1e-5
+    after, parent = met(halves(evolve=True), scores())
+    rollout = experience(np.random.default_rng(8))
+    mutant, donor = trees.take(after, learner), trees.take(before, parent[learner])
+    rate, gamma = mutant.hypers.learning_rate, mutant.hypers.gamma
+    settings = replace(CONFIG, learning_rate=float(rate), gamma=float(gamma))
+    built = ppo(settings, SPEC, LearnerContext(10))
+    own = first_hypers(built)
+    assert bits(own) == bits(mutant.hypers)
+    solo = donor._replace(hypers=own, private=trees.take(before.private, learner))
+    update = lambda made, state: jax.device_get(jax.jit(made.update)(KEY, state, rollout)[0].params)
+    found = update(LEARNER, mutant)
+    expected = update(built, solo)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), found, expected)
+    for hypers in (
+        donor.hypers,
+        donor.hypers._replace(learning_rate=rate),
+        donor.hypers._replace(gamma=gamma),
+    ):
+        other = update(LEARNER, mutant._replace(hypers=hypers))
+        apart = jax.tree.map(lambda x, y: np.max(np.abs(x - y)), found, other)
+        assert max(jax.tree.leaves(apart)) > 1e-5
 
 
 def test_many_selections_are_one_program(compilations):

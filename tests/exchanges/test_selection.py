@@ -18,18 +18,42 @@ ALL = {
     "middle": truncation(0.3, middle=True),
     "large tournament": tournament(5),
 }
+PLACES = 12
 compiled = cache(lambda name: jax.jit(ALL[name]))
 many = cache(lambda name: jax.jit(jax.vmap(ALL[name])))
 
 
-def chosen(rule, scores, eligible=None, seed=0):
-    score = jnp.array(scores, jnp.float32)
-    eligible = jnp.ones(len(score), bool) if eligible is None else jnp.array(eligible, bool)
-    parent, mutate = rule(jax.random.key(seed), score, eligible)
-    assert parent.dtype == jnp.int32
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+def filled(scores, eligible=None, places=PLACES):
+    """Scores and who is eligible in one shape for all cases: in the places left are learners who are not."""
+    num = len(scores)
+    score, usable = np.zeros(places, np.float32), np.zeros(places, bool)
+    score[:num], usable[:num] = scores, True if eligible is None else eligible
+    return score, usable
+
+
+def chosen(rule, scores, eligible=None, seed=0, places=PLACES):
+    score, usable = filled(scores, eligible, places)
+    parent, mutate = jax.device_get(rule(jax.random.key(seed), score, usable))
+    assert parent.dtype == np.int32
     assert mutate.dtype == bool
     assert parent.shape == mutate.shape == score.shape
-    return parent.tolist(), mutate.tolist()
+    num = len(scores)
+    assert parent[num:].tolist() == list(range(num, places))
+    assert not mutate[num:].any()
+    return parent[:num].tolist(), mutate[:num].tolist()
+
+
+def drawn(name, scores, num):
+    """Who becomes whom, and who changes, in so many draws: (num, learners) each, a thousand at a time."""
+    score, eligible = (np.tile(x, (1000, 1)) for x in filled(scores, places=9))
+    rounds = [
+        many(name)(jax.random.split(jax.random.key(i), 1000), score, eligible) for i in range(num // 1000)
+    ]
+    return (np.concatenate(x)[:, : len(scores)] for x in zip(*jax.device_get(rounds), strict=True))
 
 
 def copies(parent):
@@ -54,7 +78,7 @@ def test_the_two_worst_of_four_copy_the_two_best():
     """The map that a population of four was published with, and got wrong."""
     seen = set()
     for seed in range(20):
-        parent, mutate = chosen(truncation(0.5), [15, 10, 2, 8], seed=seed)
+        parent, mutate = chosen(compiled("half"), [15, 10, 2, 8], seed=seed)
         assert parent[:2] == [0, 1]
         assert sorted(parent[2:]) == [0, 1]
         assert mutate == [False, False, True, True]
@@ -63,42 +87,42 @@ def test_the_two_worst_of_four_copy_the_two_best():
 
 
 def test_a_quarter_of_eight():
-    parent, mutate = chosen(truncation(), [3, 8, 1, 5, 7, 2, 6, 4])
+    parent, mutate = chosen(compiled("truncation"), [3, 8, 1, 5, 7, 2, 6, 4])
     assert set(copies(parent)) == {2, 5}
     assert set(copies(parent).values()) == {1, 4}
     assert mutate == [i in (2, 5) for i in range(8)]
 
 
 def test_the_middle_may_mutate_but_stays():
-    parent, mutate = chosen(truncation(middle=True), [3, 8, 1, 5, 7, 2, 6, 4])
+    parent, mutate = chosen(compiled("middle"), [3, 8, 1, 5, 7, 2, 6, 4])
     assert set(copies(parent)) == {2, 5}
     assert mutate == [i not in (1, 4) for i in range(8)]
 
 
 def test_the_winner_takes_all():
-    parent, mutate = chosen(winner(), [3, 8, 1, 5], [True, True, True, False])
+    parent, mutate = chosen(compiled("winner"), [3, 8, 1, 5], [True, True, True, False])
     assert parent == [1, 1, 1, 3]
     assert mutate == [True, False, True, False]
 
 
 def test_a_tournament_by_its_probabilities():
     """The r-th best of n stays with ((n - r) / n)^size, r from 0, and copies rank s < r with the rest."""
-    scores, order, size = jnp.array([3.0, 8.0, 1.0, 5.0]), [1, 3, 0, 2], 2
-    keys = jax.random.split(jax.random.key(0), 4000)
-    draws = jax.jit(jax.vmap(tournament(size), (0, None, None)))
-    parent, mutate = draws(keys, scores, jnp.ones(4, bool))
+    order, size = [1, 3, 0, 2], 2
+    parent, mutate = drawn("tournament", [3.0, 8.0, 1.0, 5.0], 4000)
     for r, learner in enumerate(order):
         at_least = lambda s: ((4 - s) / 4) ** size  # the chance that all rivals have rank s or worse
         for s, rival in enumerate(order[:r]):
             share = np.mean(parent[:, learner] == rival)
             assert abs(share - (at_least(s) - at_least(s + 1))) < 0.03
         assert abs(np.mean(parent[:, learner] == learner) - at_least(r)) < 0.03
-    np.testing.assert_array_equal(mutate, parent != jnp.arange(4)[None, :])
+    np.testing.assert_array_equal(mutate, parent != np.arange(4))
 
 
 def test_more_rivals_make_it_harder_to_stay():
-    scores, eligible = jnp.arange(50.0), jnp.ones(50, bool)
-    stay = lambda name: np.mean(~compiled(name)(jax.random.key(0), scores, eligible).mutate)
+    def stay(name):
+        _, mutate = drawn(name, np.arange(9), 1000)
+        return np.mean(~mutate)
+
     assert stay("tournament") > stay("large tournament") > 0
 
 
@@ -119,15 +143,13 @@ def test_more_rivals_make_it_harder_to_stay():
 )
 def test_how_many_are_copied(fraction, num, expected):
     """Of n eligible, floor(fraction n), at least one and at most half; the others do not count."""
-    parent, _ = chosen(truncation(fraction), range(107), [i < num for i in range(107)])
+    parent, _ = chosen(truncation(fraction), range(107), [i < num for i in range(107)], places=107)
     assert set(copies(parent)) == set(range(expected))
     assert sorted(copies(parent).values()) == list(range(num - expected, num))
 
 
 def test_donors_are_matched_to_victims_uniformly():
-    keys = jax.random.split(jax.random.key(0), 3000)
-    draws = jax.jit(jax.vmap(truncation(0.5), (0, None, None)))
-    parent, _ = draws(keys, jnp.arange(6.0), jnp.ones(6, bool))
+    parent, _ = drawn("half", np.arange(6), 3000)
     assert all(sorted(row) == [3, 4, 5] for row in parent[:, :3].tolist())
     _, counts = np.unique(parent[:, :3], axis=0, return_counts=True)
     assert len(counts) == 6
@@ -173,26 +195,31 @@ def test_a_score_that_is_no_number_is_as_good_as_absence(name, bad):
 
 @pytest.mark.parametrize("name", ALL)
 def test_one_two_and_three(name):
-    assert chosen(compiled(name), [5]) == ([0], [False])
-    assert chosen(compiled(name), [5, 6, 7], [0, 0, 0]) == ([0, 1, 2], [False] * 3)
-    assert chosen(compiled(name), [5, 6, 7], [0, 1, 0]) == ([0, 1, 2], [False] * 3)
-    assert chosen(compiled(name), [np.nan, 6], [1, 1]) == ([0, 1], [False] * 2)
+    rule = compiled(name)
+    # The rules by their names in their own shapes: 1, 2 and 3 places.
+    run = lambda scores, eligible=None: chosen(
+        rule, scores, eligible, places=len(scores) if name in selection.RULES else PLACES
+    )
+    assert run([5]) == ([0], [False])
+    assert run([5, 6, 7], [0, 0, 0]) == ([0, 1, 2], [False] * 3)
+    assert run([5, 6, 7], [0, 1, 0]) == ([0, 1, 2], [False] * 3)
+    assert run([np.nan, 6], [1, 1]) == ([0, 1], [False] * 2)
     if "tournament" in name:
         return
-    assert chosen(compiled(name), [5, 6]) == ([1, 1], [True, False])
-    assert chosen(compiled(name), [6, 5]) == ([0, 0], [False, True])
-    assert chosen(compiled(name), [6, 9, 5], [1, 0, 1]) == ([0, 1, 0], [False, False, True])
+    assert run([5, 6]) == ([1, 1], [True, False])
+    assert run([6, 5]) == ([0, 0], [False, True])
+    assert run([6, 9, 5], [1, 0, 1]) == ([0, 1, 0], [False, False, True])
     three = {"winner": ([1, 1, 1], [True, False, True]), "middle": ([0, 1, 1], [True, False, True])}
-    assert chosen(compiled(name), [6, 7, 5]) == three.get(name, ([0, 1, 1], [False, False, True]))
+    assert run([6, 7, 5]) == three.get(name, ([0, 1, 1], [False, False, True]))
 
 
 def test_of_equals_the_first_is_the_better():
-    assert chosen(truncation(0.5), [4, 4]) == ([0, 0], [False, True])
-    assert set(copies(chosen(truncation(0.25), [2, 5, 5, 2])[0]).items()) == {(3, 1)}
-    assert chosen(winner(), [1, 5, 5], [1, 1, 1])[0] == [1, 1, 1]
-    assert chosen(winner(), [5, 5, 5], [0, 1, 1])[0] == [0, 1, 1]
+    assert chosen(compiled("half"), [4, 4]) == ([0, 0], [False, True])
+    assert set(copies(chosen(compiled("truncation"), [2, 5, 5, 2])[0]).items()) == {(3, 1)}
+    assert chosen(compiled("winner"), [1, 5, 5], [1, 1, 1])[0] == [1, 1, 1]
+    assert chosen(compiled("winner"), [5, 5, 5], [0, 1, 1])[0] == [0, 1, 1]
     for seed in range(10):  # nobody is beaten by an equal
-        assert chosen(tournament(3), [4, 4, 4], seed=seed) == ([0, 1, 2], [False] * 3)
+        assert chosen(compiled("large tournament"), [4, 4, 4], seed=seed) == ([0, 1, 2], [False] * 3)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -202,26 +229,29 @@ def test_another_order_of_the_learners_gives_the_same_map(name):
     for seed in range(5):
         score, eligible = rng.permutation(11).astype(np.float32), rng.random(11) < 0.8
         order = rng.permutation(11)
-        key, rule = jax.random.key(seed), compiled(name)
-        parent, mutate = rule(key, jnp.array(score), jnp.array(eligible))
-        moved = rule(key, jnp.array(score[order]), jnp.array(eligible[order]))
-        np.testing.assert_array_equal(order[np.asarray(moved.parent)], np.asarray(parent)[order])
-        np.testing.assert_array_equal(moved.mutate, np.asarray(mutate)[order])
+        parent, mutate = map(np.array, chosen(compiled(name), score, eligible, seed))
+        moved, changed = chosen(compiled(name), score[order], eligible[order], seed)
+        np.testing.assert_array_equal(order[moved], parent[order])
+        np.testing.assert_array_equal(changed, mutate[order])
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "name", [name if name in ("truncation", "tournament") else slow(name) for name in ALL]
+)
 def test_compiled_is_the_same(name):
-    scores, eligible = cases(5)
+    scores, eligible = cases(5, size=PLACES)
     for seed in range(5):
         arguments = jax.random.key(seed), jnp.array(scores[seed]), jnp.array(eligible[seed])
         for a, b in zip(compiled(name)(*arguments), ALL[name](*arguments), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "name", [name if name in ("truncation", "tournament") else slow(name) for name in ALL]
+)
 def test_thousands_of_learners(name):
-    score = jax.random.normal(jax.random.key(0), (5000,))
-    parent, mutate = compiled(name)(jax.random.key(1), score, jnp.ones(5000, bool))
+    score = np.random.default_rng(0).normal(size=5000).astype(np.float32)
+    parent, mutate = jax.device_get(compiled(name)(jax.random.key(1), score, np.ones(5000, bool)))
     assert (score[parent] >= score).all()
     count = {"truncation": 1250, "half": 2500, "middle": 3500, "winner": 4999}
     if name in count:
@@ -259,11 +289,10 @@ vmap_in_groups = cache(lambda groups, rule, **settings: jax.jit(subpopulations(g
 
 
 def migrated(scores, call, eligible=None, rule=ALL["truncation"], groups=2, **settings):
-    score = jnp.array(scores, jnp.float32)
-    eligible = jnp.ones(len(score), bool) if eligible is None else jnp.array(eligible, bool)
+    score, eligible = filled(scores, eligible, len(scores))
     rule = vmap_in_groups(groups, rule, **settings)
-    found = rule(jax.random.key(0), score, eligible, jnp.int32(call))
-    assert [x.dtype for x in found] == [jnp.int32, bool, jnp.int32]
+    found = jax.device_get(rule(jax.random.key(0), score, eligible, np.int32(call)))
+    assert [x.dtype for x in found] == [np.int32, bool, np.int32]
     return [x.tolist() for x in found]
 
 
@@ -332,11 +361,11 @@ def test_of_equals_the_last_makes_room_and_the_first_migrates():
     assert copies(migrated([1, 0, 5, 2, 2, 5], 1, groups=3)[0]) == {1: 2}
 
 
-@pytest.mark.parametrize("name", ["truncation", "winner", "tournament", "middle"])
+@pytest.mark.parametrize("name", ["truncation", slow("winner"), "tournament", slow("middle")])
 def test_the_champion_of_every_group_is_safe(name):
     scores, eligible = cases(300, size=12)
     rule = subpopulations(3, ALL[name], ratios=(1, 2, 4))
-    keys, calls = jax.random.split(jax.random.key(2), 300), jnp.arange(1, 301)
+    keys, calls = jax.random.split(jax.random.key(2), 300), np.arange(1, 301, dtype=np.int32)
     found = jax.jit(jax.vmap(rule))(keys, scores, eligible, calls)
     parent, mutate, hypers = map(np.asarray, found)
     usable = eligible & np.isfinite(scores)
@@ -365,6 +394,7 @@ def test_the_champion_of_every_group_is_safe(name):
     assert migrants > 50
 
 
+@pytest.mark.slow
 def test_groups_compiled_are_the_same():
     arguments = jax.random.key(0), jnp.array([4.0, 9, 2, 1, 3, 5, 2, 1]), jnp.ones(8, bool)
     for call in (1, 5):
@@ -376,9 +406,9 @@ def test_groups_compiled_are_the_same():
 
 
 def test_one_group_is_the_rule_itself():
-    key, score, eligible = jax.random.key(3), jnp.arange(8.0), jnp.ones(8, bool)
-    found = vmap_in_groups(1, ALL["half"])(key, score, eligible, 7)
-    expected = compiled("half")(key, score, eligible)
+    arguments = jax.random.key(3), np.arange(PLACES, dtype=np.float32), np.ones(PLACES, bool)
+    found = vmap_in_groups(1, ALL["half"])(*arguments, np.int32(7))
+    expected = compiled("half")(*arguments)
     assert found.parent.tolist() == found.hypers_parent.tolist() == expected.parent.tolist()
     assert found.mutate.tolist() == expected.mutate.tolist()
 
@@ -387,14 +417,20 @@ def test_one_group_is_the_rule_itself():
 
 
 def some_cohort(num=4):
-    keys = jax.random.split(jax.random.key(0), 3)
-    return LearnerState(
-        params={"w": jax.random.normal(keys[0], (num, 3, 2)).at[:, 0, 0].set(-0.0), "b": jnp.ones((num, 0))},
-        statistics=(jnp.arange(float(num)), jax.random.normal(keys[1], (num, 2)).at[1, 0].set(jnp.nan)),
-        opt_state={"count": jnp.arange(num, dtype=jnp.int32), "mu": jax.random.normal(keys[2], (num, 3))},
-        hypers=(jnp.linspace(0.0, 1.0, num), -jnp.arange(float(num))),
-        private={"num_updates": 10 * jnp.arange(num), "replay": jnp.arange(2.0 * num).reshape(num, 2)},
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: rng.normal(size=(num, *shape)).astype(np.float32)
+    cohort = LearnerState(
+        params={"w": normal(3, 2), "b": np.ones((num, 0), np.float32)},
+        statistics=(normal(), normal(2)),
+        opt_state={"count": np.arange(num, dtype=np.int32), "mu": normal(3)},
+        hypers=(normal(), normal()),
+        private={"num_updates": np.arange(num, dtype=np.int32), "replay": normal(2)},
     )
+    cohort.params["w"][:, 0, 0], cohort.statistics[1][1, 0] = -0.0, np.nan
+    return cohort
+
+
+COPY = jax.jit(copy_parents)
 
 
 def same_bits(a, b):
@@ -407,10 +443,10 @@ def rows(tree, index):
     return jax.tree.map(lambda x: x[np.array(index)], tree)
 
 
-@pytest.mark.parametrize("run", [copy_parents, jax.jit(copy_parents)])
+@pytest.mark.parametrize("run", [COPY, pytest.param(copy_parents, marks=pytest.mark.slow)])
 def test_everything_travels_together_but_memory(run):
     cohort, parent = some_cohort(), [2, 1, 2, 1]
-    found = run(cohort, jnp.array(parent))
+    found = run(cohort, np.array(parent, np.int32))
     for field in ("params", "statistics", "opt_state", "hypers"):
         same_bits(getattr(found, field), rows(getattr(cohort, field), parent))
     same_bits(found.private, cohort.private)
@@ -418,10 +454,10 @@ def test_everything_travels_together_but_memory(run):
 
 def test_hyperparameters_may_come_from_another():
     cohort = some_cohort()
-    found = copy_parents(cohort, jnp.array([2, 1, 2, 1]), jnp.array([0, 1, 2, 3]))
+    found = COPY(cohort, np.int32([2, 1, 2, 1]), np.int32([0, 1, 2, 3]))
     same_bits(found.hypers, cohort.hypers)
     same_bits(found.params, rows(cohort.params, [2, 1, 2, 1]))
-    found = copy_parents(cohort, jnp.arange(4), jnp.array([3, 1, 2, 0]))
+    found = COPY(cohort, np.int32([0, 1, 2, 3]), np.int32([3, 1, 2, 0]))
     same_bits(found._replace(hypers=()), cohort._replace(hypers=()))
     same_bits(found.hypers, rows(cohort.hypers, [3, 1, 2, 0]))
 
@@ -429,16 +465,16 @@ def test_hyperparameters_may_come_from_another():
 def test_parents_are_as_they_were_before():
     """In a ring everyone gets the neighbour's old row: nobody passes on what it has just received."""
     cohort = some_cohort()
-    same_bits(copy_parents(cohort, jnp.array([1, 2, 3, 0])).params, rows(cohort.params, [1, 2, 3, 0]))
+    same_bits(COPY(cohort, np.int32([1, 2, 3, 0])).params, rows(cohort.params, [1, 2, 3, 0]))
 
 
 def test_rows_on_two_devices():
     """The same as on one, to the bit: -0 and NaN included."""
     mesh = jax.make_mesh((2,), ("learner",), axis_types=(jax.sharding.AxisType.Auto,))
     divided = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("learner"))
-    cohort, parent = some_cohort(), jnp.array([0, 1, 0, 1])
+    cohort, parent = some_cohort(), np.int32([0, 1, 0, 1])
     there = jax.device_put(cohort, divided)
     found = jax.jit(copy_parents, out_shardings=divided)(there, parent)
     assert found.params["w"].sharding == divided
-    same_bits(found, copy_parents(cohort, parent))
-    same_bits(jax.jit(copy_parents)(there, parent), copy_parents(cohort, parent))
+    same_bits(found, COPY(cohort, parent))
+    same_bits(COPY(there, parent), COPY(cohort, parent))
