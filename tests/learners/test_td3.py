@@ -15,8 +15,8 @@ from shoal.learners.td3 import Hypers, TD3Config
 from shoal.settings import SHORT_NAMES, with_settings
 from shoal.training import rollout as collection
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, MultiBinary, MultiDiscrete, Rollout
+from tests.learners.by_hand import forward, layers
 from tests.learners.lab import drawn_by_numpy
-from tests.learners.test_td3_by_hand import forward, layers
 
 KEY = jax.random.key(0)
 LOW, HIGH = np.array([-1.0, 0.5, -7.0]), np.array([3.0, 0.75, -1.0])
