@@ -5,10 +5,12 @@ from functools import cache, cached_property, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from shoal.learners import ppo
 from shoal.learners.ppo import PPOConfig, PPOSetup
 from shoal.nets import actor_critic
+from shoal.nets.layers import INITIALIZERS
 from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
 from shoal.settings import with_settings
@@ -86,6 +88,22 @@ def plainly(make):
         return jax.tree.map(lambda s: jnp.float32(rng.normal(0, scale(s.shape), s.shape)), shapes)
 
     return fill
+
+
+def drawn_by_numpy(init):
+    """`init` whose weights NumPy draws, uniformly by fan-in as ever: compiling their drawing takes long."""
+
+    def draw(key, shape):
+        bound = np.prod(shape[:-1]) ** -0.5
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        return np.float32(rng.uniform(-bound, bound, shape))
+
+    def drawn(key):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(INITIALIZERS, "fan_in", draw)
+            return jax.device_get(init(key))
+
+    return drawn
 
 
 def random_obs(rng, space, shape):

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_td3_by_hand import Adam, backward, combine, forward, layers, random_rollout, value
 
 from shoal.errors import ShoalError
 from shoal.learners import gradients, replay, sac
@@ -14,33 +13,75 @@ from shoal.learners.replay import Transition
 from shoal.learners.sac import Hypers, OptStates, Params, SACConfig, SACSetup
 from shoal.ops import trees
 from shoal.types import Box, Discrete, EnvSpec, LearnerState, PeerTargets
+from tests.learners.by_hand import (
+    HIGH,
+    LOW,
+    Adam,
+    backward,
+    combine,
+    forward,
+    layers,
+    random_rollout,
+    value,
+    wide,
+)
+from tests.learners.lab import drawn_by_numpy
 
 KEY = jax.random.key(0)
-LOW, HIGH = np.array([-1.0, -2.0]), np.array([3.0, 2.0])
 SPEC = EnvSpec("by hand", "jax", Box((3,)), Box((2,), LOW, HIGH))
+ONE = EnvSpec("one", "jax", Box((3,)), Box((1,), -1.0, 1.0))
+TWO = EnvSpec("two", "jax", Box((3,)), Box((2,), -1.0, 1.0))
+FIXED = EnvSpec("fixed", "jax", Box((3,)), Box((3,), np.array([-1, 0.5, 0.0]), np.array([1, 0.5, 2.0])))
 SMALL = {
     "num_envs": 2,
     "num_steps": 8,
     "gradient_steps": 2,
     "batch_size": 16,
     "buffer_size": 40,
-    "learning_starts": 0,
+    "learning_starts": 20,
     "learning_rate": 3e-3,
     "gamma": 0.9,
     "tau": 0.3,
-    "hidden": (5, 4),
+    "hidden": (5,),
 }
+RATES = {"actor_learning_rate": 3e-3, "alpha_learning_rate": 3e-3}
+GIVEN = {"n_step": 3, "alpha": 0.2, "gradient_steps": 1, "hidden": (5, 4), **RATES}
+LEARNED = {"optimiser": "sgd", "prox_coef": 0.5, **RATES}
 
 
 @cache
 def lab(**changes):
     """A learner, its functions compiled."""
     made = sac.sac(SACConfig(**SMALL | changes), SPEC)
-    return made._replace(init=jax.jit(made.init), act=jax.jit(made.act), update=jax.jit(made.update))
+    init = drawn_by_numpy(made.init)
+    return made._replace(init=init, act=jax.jit(made.act), update=jax.jit(made.update))
+
+
+def ready(state):
+    """The same learner, past its random steps."""
+    buffer = state.private.buffer._replace(warming_up=np.bool_(False), num_steps=np.int32(20))
+    return state._replace(private=state.private._replace(buffer=buffer))
 
 
 def setup(spec=SPEC, **changes):
     return SACSetup(SACConfig(**SMALL | changes), spec, int(np.prod(spec.action.shape)))
+
+
+def sampled(spec, mean, log_std, noise):
+    """Actions, and their log pi, of an actor that says the same of everything it sees."""
+    outputs = np.float32([*mean, *log_std])
+    return jax.device_get(sampler(spec.name)(outputs, np.float32(noise)))
+
+
+@cache
+def sampler(name):
+    here = setup({spec.name: spec for spec in (SPEC, ONE, TWO, FIXED)}[name])
+
+    def sample(outputs, noise):
+        actor = lambda obs: jnp.broadcast_to(outputs, (*obs.shape[:-1], outputs.size))
+        return sac.sample(here, actor, jnp.zeros((len(noise), 3)), noise)
+
+    return jax.jit(sample)
 
 
 def saying(mean, log_std):
@@ -55,19 +96,23 @@ def same(a, b):
 
 
 def changed(state, **hypers):
-    new = {name: jnp.float32(number) for name, number in hypers.items()}
+    new = {name: np.float32(number) for name, number in hypers.items()}
     return state._replace(hypers=state.hypers._replace(**new))
 
 
 # The squashed normal distribution
 
 
+slope_of_log_slope = jax.jit(jax.value_and_grad(sac.log_slope))
+
+
 @pytest.mark.parametrize("u", [-40.0, -10.0, -1.0, 0.0, 0.3, 10.0, 40.0])
 def test_the_slope_of_tanh_in_logarithms_is_right_where_the_plain_formula_is_infinite(u):
     """log(1 - tanh(u)^2) = -2 log cosh(u), and that is 2 (log 2 - |u|) far out."""
     expected = -2 * np.log(np.cosh(np.float64(u)))
-    np.testing.assert_allclose(sac.log_slope(jnp.float32(u)), expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(jax.grad(sac.log_slope)(jnp.float32(u)), -2 * np.tanh(u), rtol=1e-5)
+    found, slope = slope_of_log_slope(np.float32(u))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(slope, -2 * np.tanh(u), rtol=1e-5)
     if abs(u) >= 10:
         np.testing.assert_allclose(expected, 2 * (np.log(2) - abs(u)), rtol=1e-8)
         assert 1 - np.tanh(np.float32(u)) ** 2 == 0
@@ -77,8 +122,7 @@ def test_log_probabilities_are_those_of_a_change_of_variables():
     """p(a) = N(atanh a) |d atanh a / da|, the slope by a difference, the normal density written out."""
     mean, deviation = np.array([0.4, -0.7]), np.array([0.5, 1.3])
     noise = np.random.default_rng(0).normal(size=(50, 2))
-    actor = saying(mean, np.log(deviation))
-    action, log_prob = sac.sample(setup(), actor, jnp.zeros((50, 3)), jnp.float32(noise))
+    action, log_prob = sampled(SPEC, mean, np.log(deviation), noise)
     a, h = np.tanh(mean + deviation * noise), 1e-6
     np.testing.assert_allclose(action, a, atol=1e-6)
     density = np.exp(-(((np.arctanh(a) - mean) / deviation) ** 2) / 2) / (deviation * np.sqrt(2 * np.pi))
@@ -88,17 +132,16 @@ def test_log_probabilities_are_those_of_a_change_of_variables():
 
 def test_probabilities_add_up_to_one():
     """The integral of p(a) over [-1, 1], each action by the noise that gives it."""
-    one = EnvSpec("one", "jax", Box((3,)), Box((1,), -1.0, 1.0))
     a = np.linspace(-1, 1, 4002)[1:-1]
-    noise = jnp.float32((np.arctanh(a) - 0.5) / 0.8)[:, None]
-    _, log_prob = sac.sample(setup(one), saying([0.5], [np.log(0.8)]), jnp.zeros((4000, 3)), noise)
+    noise = (np.arctanh(a) - 0.5)[:, None] / 0.8
+    _, log_prob = sampled(ONE, [0.5], [np.log(0.8)], noise)
     np.testing.assert_allclose(np.trapezoid(np.exp(np.float64(log_prob)), a), 1, atol=1e-3)
 
 
 @pytest.mark.parametrize("mean", [-10.0, 10.0])
 def test_far_out_everything_is_finite(mean):
-    actor, noise = saying([mean, mean], [-3.0, -3.0]), jnp.float32([[0.5, -0.5]])
-    action, log_prob = sac.sample(setup(), actor, jnp.zeros((1, 3)), noise)
+    noise = np.float32([[0.5, -0.5]])
+    action, log_prob = sampled(SPEC, [mean, mean], [-3.0, -3.0], noise)
     np.testing.assert_allclose(np.abs(action), 1, rtol=1e-6)
     u = mean + np.exp(-3) * np.float64(noise)
     normal = -(np.float64(noise) ** 2) / 2 + 3 - np.log(2 * np.pi) / 2
@@ -107,21 +150,15 @@ def test_far_out_everything_is_finite(mean):
 
 @pytest.mark.parametrize(("said", "heard"), [(-50.0, -20.0), (9.0, 2.0), (-1.0, -1.0)])
 def test_deviations_are_bounded(said, heard):
-    noise = jnp.float32([[0.2, -0.1]])
-    found = [sac.sample(setup(), saying([0, 0], [x, x]), jnp.zeros((1, 3)), noise)[1] for x in (said, heard)]
+    found = [sampled(SPEC, [0, 0], [x, x], [[0.2, -0.1]])[1] for x in (said, heard)]
     np.testing.assert_array_equal(*found)
-
-
-FIXED = EnvSpec("fixed", "jax", Box((3,)), Box((3,), np.array([-1, 0.5, 0.0]), np.array([1, 0.5, 2.0])))
 
 
 def test_a_number_whose_bounds_are_equal_is_held_still_and_has_no_entropy():
     """The second of three can only be 0.5: 0 inside, no part of log pi, not counted in the target."""
-    two = EnvSpec("two", "jax", Box((3,)), Box((2,), -1.0, 1.0))
-    noise = jnp.float32([[0.3, 9.0, -0.2]])
-    actor, other = saying([0.3, 5.0, 0.1], [-1, -9, -2]), saying([0.3, 0.1], [-1, -2])
-    action, log_prob = sac.sample(setup(FIXED), actor, jnp.zeros((1, 3)), noise)
-    fewer, expected = sac.sample(setup(two), other, jnp.zeros((1, 3)), noise[:, ::2])
+    noise = np.float32([[0.3, 9.0, -0.2]])
+    action, log_prob = sampled(FIXED, [0.3, 5.0, 0.1], [-1, -9, -2], noise)
+    fewer, expected = sampled(TWO, [0.3, 0.1], [-1, -2], noise[:, ::2])
     np.testing.assert_allclose(action, [[fewer[0, 0], 0.0, fewer[0, 1]]])
     np.testing.assert_allclose(log_prob, expected, rtol=1e-6)
     assert sac.first_hypers(setup(FIXED)).target_entropy == -2
@@ -130,32 +167,37 @@ def test_a_number_whose_bounds_are_equal_is_held_still_and_has_no_entropy():
 # Actions
 
 
+def actor_says(state, obs):
+    """The actor's outputs, by hand."""
+    return forward(layers(state.params.actor), np.float64(obs))[0]
+
+
 WANDERING = {"num_envs": 4000, "exploration": sac.SACExplorationConfig("ou", theta=0.3)}
 
 
-@pytest.mark.parametrize("change", [{"learning_starts": 20}, WANDERING])
+@pytest.mark.parametrize("change", [{}, WANDERING])
 def test_without_noise_a_visitor_does_the_tanh_of_the_mean_between_the_bounds(change):
     learner = lab(**change)
     state = learner.init(KEY)
-    obs = jnp.float32(np.random.default_rng(0).normal(size=(5, 3)))
-    mean = np.float64(state.params.actor(obs))[:, :2]
+    obs = np.float32(np.random.default_rng(0).normal(size=(5, 3)))
+    mean = actor_says(state, obs)[:, :2]
     expected = LOW + (np.tanh(mean) + 1) / 2 * (HIGH - LOW)
     visitor = learner.for_evaluation(state, 5)
     for _ in range(2):
-        action, memory = learner.act(visitor, obs, jnp.zeros((5, 2)))
+        action, memory = learner.act(visitor, obs, np.zeros((5, 2), np.float32))
         visitor = visitor._replace(private=memory)
         np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_actions_are_random_at_first_and_the_policys_later():
-    learner = lab(num_envs=4000, learning_starts=100)
+    learner = lab(num_envs=4000)
     state = learner.init(KEY)
-    obs, noise = jnp.ones((4000, 3)), learner.draw(KEY, (1, 4000))[0]
+    obs, noise = np.ones((4000, 3), np.float32), np.asarray(learner.draw(KEY, (1, 4000)))[0]
     units = lambda state: (np.asarray(learner.act(state, obs, noise)[0]) - LOW) / (HIGH - LOW) * 2 - 1
     for column in units(state).T:
         quantiles = np.quantile(column, np.linspace(0.1, 0.9, 9))
         np.testing.assert_allclose(quantiles, np.linspace(-0.8, 0.8, 9), atol=0.08)
-    mean, log_std = np.split(np.float64(state.params.actor(obs)), 2, 1)
+    mean, log_std = np.split(actor_says(state, obs), 2, 1)
     drawn = units(learner.for_evaluation(state, 4000))
     np.testing.assert_allclose(drawn, np.tanh(mean + np.exp(log_std) * np.float64(noise)), atol=1e-5)
 
@@ -163,8 +205,8 @@ def test_actions_are_random_at_first_and_the_policys_later():
 def test_noise_that_remembers_keeps_its_deviation():
     learner = lab(**WANDERING)
     state, found = learner.init(KEY), []
-    for noise in learner.draw(jax.random.key(1), (3, 4000)):
-        _, memory = learner.act(state, jnp.zeros((4000, 3)), noise)
+    for noise in np.asarray(learner.draw(jax.random.key(1), (3, 4000))):
+        _, memory = learner.act(state, np.zeros((4000, 3), np.float32), noise)
         state = state._replace(private=memory)
         found.append(np.asarray(memory.correlated_noise))
     np.testing.assert_allclose([x.std() for x in found], 1, atol=0.05)
@@ -191,18 +233,21 @@ def test_targets_by_hand(alpha):
     In the first two the value after n steps is gamma^n (min Q' - alpha log pi); after an end it is nothing.
     """
     batch = Transition(
-        obs=jnp.zeros((3, 3)),
-        action=jnp.zeros((3, 2)),
-        reward=jnp.float32([[1, 2, 4], [1, 2, 0], [1, 2, 0]]),
-        steps=jnp.int32([3, 2, 2]),
-        next_obs=jnp.zeros((3, 3)),
-        terminated=jnp.array([False, False, True]),
+        obs=np.zeros((3, 3), np.float32),
+        action=np.zeros((3, 2), np.float32),
+        reward=np.float32([[1, 2, 4], [1, 2, 0], [1, 2, 0]]),
+        steps=np.int32([3, 2, 2]),
+        next_obs=np.zeros((3, 3), np.float32),
+        terminated=np.array([False, False, True]),
     )
     noise = np.array([[0.5, -1.0], [-2.0, 0.1], [0.0, 0.0]])
     config = setup(alpha=alpha, n_step=3)
     actor = saying([0.2, -0.3], [np.log(0.5), np.log(0.4)])
-    params = Params(actor, (), (Says(2.0, 1.0), Says(-1.0, 1.5)), jnp.log(jnp.float32(0.7)))
-    found = sac.targets(config, sac.first_hypers(config), params, batch, jnp.float32(noise))
+    params = Params(actor, (), (Says(2.0, 1.0), Says(-1.0, 1.5)), np.log(np.float32(0.7)))
+    hypers = sac.first_hypers(config)
+    found = jax.jit(lambda batch, noise: sac.targets(config, hypers, params, batch, noise))(
+        batch, np.float32(noise)
+    )
     u = np.array([0.2, -0.3]) + np.array([0.5, 0.4]) * noise
     normal = -(noise**2) / 2 - np.log([0.5, 0.4]) - np.log(2 * np.pi) / 2
     log_pi = np.sum(normal - np.log(1 - np.tanh(u) ** 2), 1)
@@ -216,31 +261,29 @@ def test_targets_by_hand(alpha):
 
 # The temperature
 
-RATES = {"actor_learning_rate": 0.01, "alpha_learning_rate": 0.01}
-
 
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
 def test_more_entropy_than_the_target_makes_it_worth_less(optimiser):
     """d/d log alpha = entropy - target, by a plain step; either way the sign is that."""
     config = setup(optimiser=optimiser, alpha_learning_rate=0.1, target_entropy=-1.0)
     start = gradients.optimiser(optimiser, 0.0).init(jnp.float32(0))
-    carry = (Params((), (), (), jnp.float32(0)), OptStates((), (), start))
+    carry = (Params((), (), (), np.float32(0)), OptStates((), (), start))
     state = LearnerState((), (), (), hypers=sac.first_hypers(config), private=())
-    step = partial(sac.improve_temperature, config, state, carry)
+    step = jax.jit(partial(sac.improve_temperature, config, state, carry))
     for entropy, sign in ((-0.5, -1), (-1.5, 1)):
-        params, _ = step(jnp.float32(entropy))
+        params, _ = step(np.float32(entropy))
         size = 0.1 if optimiser == "adam" else 0.1 * 0.5
         np.testing.assert_allclose(params.log_alpha, sign * size, rtol=1e-4)
-    assert step(jnp.float32(-1.0))[0].log_alpha == 0
+    assert step(np.float32(-1.0))[0].log_alpha == 0
 
 
 def test_a_temperature_that_is_given_stays():
-    learner = lab(alpha=0.1, **RATES)
-    state = learner.init(KEY)
+    learner = lab(**GIVEN)
+    state = ready(learner.init(KEY))
     start = state.params.log_alpha
     for number in range(3):
         state, metrics = learner.update(KEY, state, random_rollout(number))
-        assert metrics["alpha"] == np.float32(0.1)
+        assert metrics["alpha"] == np.float32(0.2)
     assert same(state.params.log_alpha, start)
     assert not same(state.params.actor, learner.init(KEY).params.actor)
 
@@ -319,13 +362,18 @@ class ByHand:
 def unlike(made, seed):
     """A learner whose targets lag behind."""
     state, rng = made.init(jax.random.key(seed)), np.random.default_rng(1)
-    shaken = jax.tree.map(lambda x: x + jnp.float32(rng.normal(0, 0.8, x.shape)), state.params.target_critic)
-    return state._replace(params=state.params._replace(target_critic=shaken))
+    shaken = jax.tree.map(lambda x: x + np.float32(rng.normal(0, 0.8, x.shape)), state.params.target_critic)
+    return ready(state._replace(params=state.params._replace(target_critic=shaken)))
 
 
-@pytest.mark.parametrize(
-    "change", [{}, {"n_step": 3, "alpha": 0.2, "gradient_steps": 1}, {"optimiser": "sgd", "prox_coef": 0.5}]
-)
+@partial(jax.jit, static_argnums=(2, 3))
+def draws(key, ring, num, size):
+    """The batches and the noise of an update."""
+    key_sample, key_noise = jax.random.split(key)
+    return replay.sample(ring, key_sample, (num, size)), jax.random.normal(key_noise, (num, 2, size, 2))
+
+
+@pytest.mark.parametrize("change", [{}, GIVEN, LEARNED])
 def test_whole_updates_by_hand(change):
     """Critics, then the actor by the smaller of them, then the temperature, then the targets; four times."""
     config, learner = SACConfig(**SMALL | change), lab(**change)
@@ -336,14 +384,10 @@ def test_whole_updates_by_hand(change):
         state = state._replace(anchor=anchor)
         hand.anchor = (layers(anchor.actor), [layers(critic) for critic in anchor.critic])
     for number in range(4):
-        key = jax.random.fold_in(KEY, number)
-        state, _ = learner.update(key, state, random_rollout(number))
-        key_sample, key_noise = jax.random.split(key)
-        num, size = config.num_gradients, config.batch_size
-        batches = replay.sample(state.private.buffer.ring, key_sample, (num, size))
-        noise = np.float64(jax.random.normal(key_noise, (num, 2, size, 2)))
-        wide = lambda x: np.float64(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.asarray(x)
-        batches = jax.tree.map(wide, batches)
+        key = jax.random.key(number)
+        state, _ = jax.device_get(learner.update(key, state, random_rollout(number)))
+        num = config.num_gradients
+        batches, noise = wide(draws(key, state.private.buffer.ring, num, config.batch_size))
         for g in range(num):
             hand.learn(trees.take(batches, g), noise[g])
         found = [state.params.actor, *state.params.critic, *state.params.target_critic]
@@ -355,12 +399,12 @@ def test_whole_updates_by_hand(change):
 
 
 def test_nothing_is_learned_before_learning_starts():
-    learner = lab(learning_starts=20)
+    learner = lab()
     state = learner.init(KEY)
     after, metrics = learner.update(KEY, state, random_rollout(0))
     assert same((after.params, after.opt_state), (state.params, state.opt_state))
     assert metrics["updates_per_step"] == metrics["loss/total"] == 0
-    after, metrics = learner.update(KEY, after, random_rollout(1))
+    after, metrics = jax.device_get(learner.update(KEY, after, random_rollout(1)))
     different = jax.tree.map(lambda a, b: bool(np.any(a != b)), state.params, after.params)
     assert all(jax.tree.leaves(different)), different
     assert metrics["updates_per_step"] == 2 / 16
@@ -371,11 +415,8 @@ def test_hypers_take_effect_and_compile_nothing():
     new = {"learning_rate": 0.1, "gamma": 0.1, "tau": 0.5, "actor_learning_rate": 0.1}
     learned = new | {"target_entropy": 3.0, "alpha_learning_rate": 0.5}
     assert {*learned, "alpha", "comm_penalty_coeff", "prox_coef"} == {*Hypers._fields}
-    for learner, hypers in (
-        (lab(**RATES), learned),
-        (lab(alpha=0.1, **RATES), new | {"alpha": 3.0}),
-    ):
-        state, _ = learner.update(KEY, learner.init(KEY), random_rollout(0))
+    for learner, hypers in ((lab(**LEARNED), learned), (lab(**GIVEN), new | {"alpha": 3.0})):
+        state, _ = jax.device_get(learner.update(KEY, ready(learner.init(KEY)), random_rollout(0)))
         compiled = learner.update._cache_size()
         before, _ = learner.update(KEY, state, random_rollout(1))
         for name, number in hypers.items():
@@ -386,7 +427,7 @@ def test_hypers_take_effect_and_compile_nothing():
 
 def test_rates_that_are_not_given_follow_the_critics():
     learner = lab()
-    state, _ = learner.update(KEY, learner.init(KEY), random_rollout(0))
+    state, _ = learner.update(KEY, ready(learner.init(KEY)), random_rollout(0))
     after, _ = learner.update(KEY, changed(state, learning_rate=0.0), random_rollout(1))
     moving = lambda params: (params.actor, params.critic, params.log_alpha)
     assert same(moving(after.params), moving(state.params))
@@ -394,16 +435,15 @@ def test_rates_that_are_not_given_follow_the_critics():
 
 def test_neighbours_pull_the_greedy_action_and_those_who_agree_nowhere():
     learner = lab()
-    state, other = (learner.init(jax.random.key(seed)) for seed in (0, 1))
-    rollout = random_rollout(0)
-    peers = lambda who: rollout._replace(
-        peer_targets=(PeerTargets(jnp.ones(rollout.reward.shape), learner.policy_terms(who, rollout.obs)),)
-    )
+    state, other = (ready(learner.init(jax.random.key(seed))) for seed in (0, 1))
+    rollout, terms = random_rollout(0), jax.jit(learner.policy_terms)
+    one = np.ones(rollout.reward.shape, np.float32)
+    peers = lambda who: rollout._replace(peer_targets=(PeerTargets(one, terms(who, rollout.obs)),))
     _, agreed = learner.update(KEY, state, peers(state))
     after, metrics = learner.update(KEY, state, peers(other))
     assert abs(agreed["loss/neighbours"]) < 1e-4
-    apart = np.asarray(learner.distance(state, other, rollout.obs))
-    own, theirs = (np.tanh(np.float64(s.params.actor(rollout.obs))[..., :2]) for s in (state, other))
+    apart = np.asarray(jax.jit(learner.distance)(state, other, rollout.obs))
+    own, theirs = (np.tanh(actor_says(s, rollout.obs)[..., :2]) for s in (state, other))
     np.testing.assert_allclose(apart, np.sum((own - theirs) ** 2, -1), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(metrics["loss/neighbours"], 0.1 * apart[rollout.valid].mean(), rtol=0.05)
     assert not same(after.params.actor, learner.update(KEY, state, rollout)[0].params.actor)
@@ -412,7 +452,7 @@ def test_neighbours_pull_the_greedy_action_and_those_who_agree_nowhere():
 def test_outputs_are_kept_near_an_anchor():
     """Of an anchor that is the learner itself there is nothing to pay at first; of another there is."""
     learner = lab(prox_coef=2.0, prox_form="outputs", gradient_steps=1)
-    state, other = (learner.init(jax.random.key(seed)) for seed in (0, 1))
+    state, other = (ready(learner.init(jax.random.key(seed))) for seed in (0, 1))
     for anchor, pays in ((state, False), (other, True)):
         _, metrics = learner.update(KEY, state._replace(anchor=anchor.params), random_rollout(0))
         assert (metrics["loss/actor_prox"] > 0) == (metrics["loss/critic_prox"] > 0) == pays

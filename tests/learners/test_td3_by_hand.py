@@ -1,6 +1,6 @@
 """TD3's update against arithmetic written out, in double precision, with NumPy alone."""
 
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -13,10 +13,22 @@ from shoal.learners import replay
 from shoal.learners.td3 import TD3Config, td3
 from shoal.ops import trees
 from shoal.settings import with_settings
-from shoal.types import Box, EnvSpec, PeerTargets, Rollout, Scores
+from shoal.types import Box, EnvSpec, PeerTargets, Scores
+from tests.learners.by_hand import (
+    HIGH,
+    LOW,
+    Adam,
+    backward,
+    combine,
+    forward,
+    layers,
+    random_rollout,
+    value,
+    wide,
+)
+from tests.learners.lab import drawn_by_numpy
 
 KEY = jax.random.key(3)
-LOW, HIGH = np.array([-1.0, -2.0]), np.array([3.0, 2.0])
 SPEC = EnvSpec("by hand", "jax", Box((3,)), Box((2,), LOW, HIGH))
 BASE = {
     "num_envs": 2,
@@ -31,79 +43,20 @@ BASE = {
     "tau": 0.3,
     "target_noise": 0.5,
     "target_noise_clip": 0.4,
-    "hidden": (5, 4),
+    "hidden": (5,),
 }
 CASES = {
     "usual": {},
-    "two rounds": {"gradient_steps": 4},
+    "two rounds": {"gradient_steps": 4, "hidden": (5, 4)},
     "out of step with the delay": {"gradient_steps": 3},
     "fewer steps than the delay": {"gradient_steps": 1},
-    "no delay": {"gradient_steps": 2, "policy_delay": 1},
+    "no delay": {"gradient_steps": 2, "policy_delay": 1, "hidden": (5, 4)},
     "three steps": {"gradient_steps": 3, "policy_delay": 3, "n_step": 3},
     "plain steps, standardised": {"optimiser": "sgd", "learning_rate": 0.1, "norm_obs": True},
     "near an anchor": {"prox_coef": 0.5},
     "near an anchor's outputs": {"prox_coef": 2.0, "prox_form": "outputs"},
 }
-
-
-# A network is a list of (weight, bias), with relu between them.
-
-
-def layers(network):
-    return [(np.float64(layer.weight), np.float64(layer.bias)) for layer in network.head.layers]
-
-
-def forward(network, x):
-    """The output, and what every layer was given."""
-    given = []
-    for i, (weight, bias) in enumerate(network):
-        given.append(x)
-        x = x @ weight + bias
-        x = np.maximum(x, 0) if i < len(network) - 1 else x
-    return x, given
-
-
-def backward(network, given, slope):
-    """The gradient of the parameters and of the input, from that of the output."""
-    found = []
-    for i in reversed(range(len(network))):
-        found.insert(0, (given[i].T @ slope, slope.sum(0)))
-        slope = slope @ network[i][0].T
-        slope = slope * (given[i] > 0) if i else slope
-    return found, slope
-
-
-def combine(function, *networks):
-    return [
-        tuple(function(*leaves) for leaves in zip(*layer, strict=True))
-        for layer in zip(*networks, strict=True)
-    ]
-
-
-def value(critic, obs, action):
-    q, given = forward(critic, np.concatenate([obs, action], 1))
-    return q[:, 0], given
-
-
-class Adam:
-    """Kingma and Ba (2015), with its usual constants; or steps down the gradient itself."""
-
-    def __init__(self, kind, rate):
-        self.kind, self.rate, self.count, self.mean, self.square = kind, rate, 0, None, None
-
-    def step(self, network, slope):
-        if self.kind == "sgd":
-            return combine(lambda x, g: x - self.rate * g, network, slope)
-        self.count += 1
-        zero = combine(np.zeros_like, slope)
-        self.mean = combine(lambda m, g: 0.9 * m + 0.1 * g, self.mean or zero, slope)
-        self.square = combine(lambda v, g: 0.999 * v + 0.001 * g**2, self.square or zero, slope)
-
-        def moved(x, m, v):
-            m, v = m / (1 - 0.9**self.count), v / (1 - 0.999**self.count)
-            return x - self.rate * m / (np.sqrt(v) + 1e-8)
-
-        return combine(moved, network, self.mean, self.square)
+SLOW = ("two rounds", "fewer steps than the delay")
 
 
 class Told(NamedTuple):
@@ -203,44 +156,33 @@ def assert_same(params, hand, atol=2e-6):
         combine(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=atol), layers(ours), theirs)
 
 
-def random_rollout(seed, num_steps=8, num_envs=2):
-    """Steps with an end, a cut and their resets, rewards and observations of order 1."""
-    rng = np.random.default_rng(seed)
-    shape = (num_steps, num_envs)
-    flag = lambda *places: jnp.zeros(shape, bool).at[tuple(zip(*places, strict=True))].set(True)
-    real = lambda *shape: jnp.float32(rng.normal(size=shape))
-    action = jnp.float32(rng.uniform(LOW, HIGH, (*shape, 2)))
-    terminated, truncated = flag((2, 0), (5, 1)), flag((5, 0), (0, 1))
-    resets = flag((3, 0), (6, 0), (1, 1), (6, 1))
-    obs, last = real(*shape, 3), real(num_envs, 3)
-    return Rollout(obs, action, real(*shape), terminated, truncated, ~resets, last)
-
-
 @cache
 def learner(**changes):
     """A learner and its update; one for each configuration."""
     config = with_settings(TD3Config(), **BASE | changes)
     made = td3(config, SPEC)
-    return config, made, jax.jit(made.update)
+    return config, made._replace(init=drawn_by_numpy(made.init)), jax.jit(made.update)
 
 
 def begin(made, key=KEY):
     """A learner whose policy reaches the bounds, whose critics disagree and whose targets lag behind."""
     state = made.init(key)
     rng = np.random.default_rng(1)
-    shaken = jax.tree.map(lambda x: x + jnp.float32(rng.normal(0, 0.8, x.shape)), state.params)
+    shaken = jax.tree.map(lambda x: x + np.float32(rng.normal(0, 0.8, x.shape)), state.params)
     targets = {"target_actor": shaken.target_actor, "target_critic": shaken.target_critic}
     return state._replace(params=state.params._replace(**targets))
 
 
 def drawn(config, key, after):
     """The batches and the noise of an update, as it draws them, as NumPy."""
-    key_sample, key_noise = jax.random.split(key)
     shape = (config.num_gradients, config.batch_size)
-    batches = replay.sample(after.private.buffer.ring, key_sample, shape)
-    noise = jax.random.normal(key_noise, (*shape, 2))
-    wide = lambda x: np.float64(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.asarray(x)
-    return jax.tree.map(wide, batches), np.float64(noise)
+    return wide(draws(key, after.private.buffer.ring, shape))
+
+
+@partial(jax.jit, static_argnums=2)
+def draws(key, ring, shape):
+    key_sample, key_noise = jax.random.split(key)
+    return replay.sample(ring, key_sample, shape), jax.random.normal(key_noise, (*shape, 2))
 
 
 class Seen:
@@ -256,7 +198,9 @@ class Seen:
         return (obs - np.mean(self.all, 0)) / np.sqrt(np.var(self.all, 0) + 1e-8)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
+)
 def test_whole_updates_by_hand(name):
     """Four updates: smoothing, the smaller target, Adam, the actor after the critic, targets after both."""
     config, made, update = learner(**CASES[name])
@@ -267,8 +211,8 @@ def test_whole_updates_by_hand(name):
         state = state._replace(anchor=anchor)
         hand.anchor = (layers(anchor.actor), [layers(critic) for critic in anchor.critic])
     for number in range(4):
-        key, rollout = jax.random.fold_in(KEY, number), random_rollout(number)
-        state, metrics = update(key, state, rollout)
+        key, rollout = jax.random.key(number), random_rollout(number)
+        state, metrics = jax.device_get(update(key, state, rollout))
         seen.update_moments(rollout)
         batches, noise = drawn(config, key, state)
         for g in range(config.num_gradients):
@@ -287,43 +231,49 @@ def test_whole_updates_by_hand(name):
 
 def test_neighbours_pull_by_hand():
     """Three learners: 0 heeds 1 and 2, 1 heeds 0, 2 nobody; each penalty by a loop over those heard."""
-    config, made, _ = learner(comm_penalty_coeff=0.7)
+    config, made, update = learner(comm_penalty_coeff=0.7)
     matrix = np.float32([[0, 2, 0.5], [1, 0, 0], [0, 0, 0]])
-    cohort = trees.stack([begin(made, jax.random.key(seed)) for seed in range(3)])
-    exchange = neighbours(made, matrix)
+    states = [begin(made, jax.random.key(seed)) for seed in range(3)]
     rollouts = [random_rollout(seed) for seed in range(3)]
-    memory, cohort = exchange.init(cohort)
-    everyone = Scores(jnp.zeros(3), jnp.zeros(3), jnp.zeros(3, jnp.int32), jnp.ones(3, bool))
-    memory, cohort, _ = exchange.apply(KEY, memory, cohort, everyone)
-    side = lambda axis: lambda *x: jnp.stack(x, axis)
+    side = lambda axis: lambda *x: np.stack(x, axis)
     together = jax.tree.map(side(1), *[r._replace(last_obs=()) for r in rollouts])
-    together = together._replace(last_obs=side(0)(*[r.last_obs for r in rollouts]))
-    together = exchange.add_peer_targets(memory, together)
-    keys, axes = jax.random.split(KEY, 3), Rollout(1, 1, 1, 1, 1, 1, last_obs=0, peer_targets=1)
-    after, metrics = jax.jit(jax.vmap(made.update, (0, 0, axes)))(keys, cohort, together)
 
-    for i in range(3):
-        hand = ByHand(config, trees.take(cohort.params, i))
-        obs = np.float64(rollouts[i].obs)[np.asarray(rollouts[i].valid)]
-        others = [layers(trees.take(cohort.params.actor, j)) for j in range(3)]
+    @jax.jit
+    def heard(cohort, rollout):
+        exchange = neighbours(made, matrix)
+        memory, cohort = exchange.init(cohort)
+        everyone = Scores(jnp.zeros(3), jnp.zeros(3), jnp.zeros(3, jnp.int32), jnp.ones(3, bool))
+        memory, cohort, _ = exchange.apply(KEY, memory, cohort, everyone)
+        return exchange.add_peer_targets(memory, rollout).peer_targets
+
+    told = jax.device_get(heard(jax.tree.map(side(0), *states), together))
+    paid = []
+    for i, (state, rollout) in enumerate(zip(states, rollouts, strict=True)):
+        key, hand = jax.random.key(i), ByHand(config, state.params)
+        targets = jax.tree.map(lambda x: x[:, i], told)  # noqa: B023
+        after, metrics = jax.device_get(update(key, state, rollout._replace(peer_targets=targets)))
+        obs = np.float64(rollout.obs)[rollout.valid]
+        others = [layers(other.params.actor) for other in states]
         actions = [np.tanh(forward(other, obs)[0]) for other in others]
-        batches, noise = drawn(config, keys[i], trees.take(after, i))
+        batches, noise = drawn(config, key, after)
         own = np.tanh(forward(hand.actor, obs)[0])
-        told = Told(obs, actions, matrix[i].tolist(), coefficient=0.7)
+        pull = Told(obs, actions, matrix[i].tolist(), coefficient=0.7)
         for g in range(2):
-            hand.learn(trees.take(batches, g), noise[g], told)
-        assert_same(trees.take(after.params, i), hand)
+            hand.learn(trees.take(batches, g), noise[g], pull)
+        assert_same(after.params, hand)
         apart = sum(w * np.sum((own - a) ** 2, 1) for w, a in zip(matrix[i], actions, strict=True))
-        np.testing.assert_allclose(metrics["loss/neighbours"][i], 0.7 * np.mean(apart), rtol=1e-4, atol=1e-6)
-    assert metrics["loss/neighbours"][2] == 0
-    assert (metrics["loss/neighbours"][:2] > 0.01).all()
+        np.testing.assert_allclose(metrics["loss/neighbours"], 0.7 * np.mean(apart), rtol=1e-4, atol=1e-6)
+        paid.append(metrics["loss/neighbours"])
+    assert paid[2] == 0
+    assert min(paid[:2]) > 0.01
 
 
 def test_neighbours_who_agree_pull_nowhere():
     _, made, update = learner(comm_penalty_coeff=0.7)
     state, rollout = begin(made), random_rollout(0)
-    policy_terms = made.policy_terms(state, rollout.obs)
-    three = PeerTargets(jnp.full(rollout.reward.shape, 3.0), jax.tree.map(lambda x: 3 * x, policy_terms))
+    policy_terms = jax.device_get(jax.jit(made.policy_terms)(state, rollout.obs))
+    weight = np.full(rollout.reward.shape, 3.0, np.float32)
+    three = PeerTargets(weight, jax.tree.map(lambda x: 3 * x, policy_terms))
     peers = rollout._replace(peer_targets=(three,))
     quiet, _ = update(KEY, state, rollout)
     pulled, metrics = update(KEY, state, peers)
@@ -333,20 +283,21 @@ def test_neighbours_who_agree_pull_nowhere():
     jax.tree.map(close, pulled.opt_state.critic, quiet.opt_state.critic)
 
 
-@pytest.mark.parametrize("form", ["parameters", "outputs"])
-def test_the_anchor_costs_nothing_to_who_is_there(form):
-    """At the anchor the first critic step has no penalty, and pays none."""
-    _, made, update = learner(prox_coef=0.5, prox_form=form, gradient_steps=1, policy_delay=1)
-    state = made.init(KEY)
+@pytest.mark.parametrize("name", ["near an anchor", "near an anchor's outputs"])
+def test_the_anchor_costs_nothing_to_who_is_there(name):
+    """At the anchor a critic step has no penalty, and pays none: with steps of 0 it stays there."""
+    config, made, update = learner(**CASES[name])
+    state, zero, coefficient = made.init(KEY), np.float32(0), config.prox_coef
+    still = state.hypers._replace(learning_rate=zero, actor_learning_rate=zero)
+    state = state._replace(hypers=still)
     _, metrics = update(KEY, state, random_rollout(0))
     assert metrics["loss/critic_prox"] == metrics["loss/actor_prox"] == 0
-    far = state._replace(anchor=jax.tree.map(lambda x: x + 1.0, state.params))
+    far = state._replace(anchor=jax.tree.map(lambda x: x + np.float32(1), state.params))
     _, metrics = update(KEY, far, random_rollout(0))
     assert metrics["loss/critic_prox"] > 0
     assert metrics["loss/actor_prox"] > 0
-    if form == "parameters":  # beta times as many ones
-        num = trees.size(state.params.critic)
-        np.testing.assert_allclose(metrics["loss/critic_prox"], 0.5 * num, rtol=1e-5)
-        np.testing.assert_allclose(
-            metrics["loss/actor_prox"], 0.5 * trees.size(state.params.actor), rtol=1e-5
-        )
+    if config.prox_form == "parameters":  # beta times as many ones
+        for part, network in (("critic", state.params.critic), ("actor", state.params.actor)):
+            np.testing.assert_allclose(
+                metrics[f"loss/{part}_prox"], coefficient * trees.size(network), rtol=1e-5
+            )
