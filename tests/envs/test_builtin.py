@@ -92,7 +92,11 @@ def params_of(name):
     """Default parameters in rows 0 and 1, others in rows 2 and 3."""
     default = BUILTIN[name].spec.params
     other = default._replace(**OTHER_PARAMS[name])
-    return jax.tree.map(lambda a, b: jnp.array([a, a, b, b]), default, other)
+    return jax.tree.map(lambda a, b: np.float32([a, a, b, b]), default, other)
+
+
+def begin(env, key):
+    return jax.device_get(jax.jit(env.reset)(key, env.spec.params))
 
 
 def random_actions(key, space, num_steps):
@@ -138,8 +142,8 @@ def test_some_are_others_seen_in_part(name):
         whole.spec.params,
         whole.spec.spread,
     )
-    state = whole.reset(jax.random.key(3), whole.spec.params)
-    seen, all_of_it = (env.observe(state, env.spec.params) for env in (part, whole))
+    state = begin(whole, jax.random.key(3))
+    seen, all_of_it = (jax.jit(env.observe)(state, env.spec.params) for env in (part, whole))
     np.testing.assert_array_equal(seen, all_of_it[np.array(kept)])
     box, boxes = part.spec.observation, whole.spec.observation
     np.testing.assert_array_equal(np.broadcast_to(box.high, 2), boxes.high[kept])
@@ -149,6 +153,8 @@ def test_some_are_others_seen_in_part(name):
 def test_every_row_agrees_with_gymnasium(played):
     env, (before, action, _, ts) = played
     name = env.spec.name
+    states = np.concatenate([x.reshape(*x.shape[:2], -1) for x in jax.tree.leaves(before.state)], -1)
+    states = np.float64(states[..., :2] if name.startswith("Pendulum") else states)
     for row in range(N):
         params = jax.tree.map(lambda x, row=row: float(x[row]), params_of(name))
         theirs = gymnasium.make(THEIRS.get(name, name))
@@ -162,8 +168,7 @@ def test_every_row_agrees_with_gymnasium(played):
                 flags.append((0.0, False, False))
                 continue
             # From our state at each step: rounding must not grow along a chaotic path.
-            state = np.hstack(jax.tree.leaves(jax.tree.map(lambda x, at=(t, row): x[at], before.state)))
-            theirs.unwrapped.state = np.array(state[:2] if name.startswith("Pendulum") else state, np.float64)
+            theirs.unwrapped.state = states[t, row].copy()
             a = action[t, row]
             clipped = np.clip(a, -1, 1) if env.spec.action == Box((1,), -1.0, 1.0) else a
             if name == "CartPoleContinuous-v0":  # to the right, with that much
@@ -208,14 +213,21 @@ def test_parameters_stay_with_their_row(played):
     )
 
 
-@pytest.mark.parametrize("name", SEEN_WHOLE)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "CartPole-v1" else pytest.param(name, marks=pytest.mark.slow) for name in SEEN_WHOLE],
+)
 def test_compiled_and_plain_steps_agree(name):
     env = build(name)
-    keys = jax.random.split(jax.random.key(3), N)
-    state, _ = jax.jit(env.reset)(keys, params_of(name))
-    chance = jax.tree.map(lambda x: x[0], jax.jit(env.draw, static_argnums=2)(keys, state, 1))
-    state = state._replace(over=jnp.array([False, True, False, False]), steps=jnp.array([0, 9, 9, 1000]))
-    action = random_actions(jax.random.key(4), env.spec.action, 1)[0]
+
+    @jax.jit
+    def prepare(keys):
+        state, _ = env.reset(keys, params_of(name))
+        chance = jax.tree.map(lambda x: x[0], env.draw(keys, state, 1))
+        return state, chance, random_actions(jax.random.key(4), env.spec.action, 1)[0]
+
+    state, chance, action = jax.device_get(prepare(jax.random.split(jax.random.key(3), N)))
+    state = state._replace(over=np.arange(N) == 1, steps=np.int32([0, 9, 9, 1000]))
     compiled = jax.jit(env.step)(state, action, chance)
     with jax.disable_jit():
         plain = env.step(state, action, chance)
@@ -226,10 +238,14 @@ def test_compiled_and_plain_steps_agree(name):
 def test_parameters_change_the_motion_of_their_row_only(name):
     """Four copies of one row, two of them with other parameters."""
     env = BUILTIN[name]
-    state = env.reset(jax.random.key(0), env.spec.params)
     space = env.spec.action
-    action = jnp.int32(0) if isinstance(space, Discrete) else jnp.full(space.shape, space.high)
-    step = jax.vmap(lambda params: env.observe(env.step(None, state, action, params)[0], params))
+    action = np.int32(0) if isinstance(space, Discrete) else np.full(space.shape, space.high, np.float32)
+
+    @jax.jit
+    def step(params):
+        state = env.reset(jax.random.key(0), env.spec.params)
+        return jax.vmap(lambda one: env.observe(env.step(None, state, action, one)[0], one))(params)
+
     obs = np.asarray(step(params_of(name)))
     np.testing.assert_array_equal(obs[0], obs[1])
     np.testing.assert_array_equal(obs[2], obs[3])
@@ -262,11 +278,12 @@ def first_observations(env, num):
 
 def test_sparse_pendulum_moves_like_pendulum_and_pays_only_upright():
     params = PENDULUM.spec.params
+    step, sparse_step = jax.jit(PENDULUM.step), jax.jit(PENDULUM_SPARSE.step)
     for theta, expected in [(0.0, 1), (0.3, 1), (-0.3, 1), (0.33, 0), (np.pi, 0), (2 * np.pi + 0.1, 1)]:
-        state = PendulumState(*map(jnp.float32, (theta, 0.0, 0.0)))
-        torque = jnp.array([-15 * np.sin(theta) / 3], jnp.float32)  # stands still
-        dense, _, _ = PENDULUM.step(None, state, torque, params)
-        sparse, reward, terminated = PENDULUM_SPARSE.step(None, state, torque, params)
+        state = PendulumState(*map(np.float32, (theta, 0.0, 0.0)))
+        torque = np.float32([-15 * np.sin(theta) / 3])  # stands still
+        dense, _, _ = jax.device_get(step(None, state, torque, params))
+        sparse, reward, terminated = jax.device_get(sparse_step(None, state, torque, params))
         assert sparse == dense
         assert (float(reward), bool(terminated)) == (expected, False)
 
@@ -275,11 +292,11 @@ def test_full_pushes_of_the_continuous_cart_are_those_of_cartpole():
     discrete, continuous = BUILTIN["CartPole-v1"], BUILTIN["CartPoleContinuous-v0"]
     params = continuous.spec.params._replace(force=10.0)
     assert params == discrete.spec.params
-    for seed in range(20):
-        state = 4 * discrete.reset(jax.random.key(seed), params)
+    step, push_step = jax.jit(discrete.step), jax.jit(continuous.step)
+    for state in 4 * np.random.default_rng(0).uniform(-0.05, 0.05, (20, 4)).astype(np.float32):
         for action, push in ((0, -1.0), (1, 1.0)):
-            expected = discrete.step(None, state, jnp.int32(action), params)
-            found = continuous.step(None, state, jnp.array([push]), params)
+            expected = step(None, state, np.int32(action), params)
+            found = push_step(None, state, np.float32([push]), params)
             jax.tree.map(np.testing.assert_array_equal, found, expected)
     np.testing.assert_array_equal(*(env.render(state, params) for env in (discrete, continuous)))
 
@@ -288,8 +305,8 @@ def test_full_pushes_of_the_continuous_cart_are_those_of_cartpole():
 def test_pictures_follow_the_state_and_leave_it_alone(name):
     env = build(name)
     keys = jax.random.split(jax.random.key(3), N)
-    state, _ = env.reset(keys, params_of(name))
-    moved = state._replace(state=jax.tree.map(lambda x: x + 0.3, state.state))
+    state, _ = jax.device_get(jax.jit(env.reset)(keys, params_of(name)))
+    moved = state._replace(state=jax.tree.map(lambda x: x + np.float32(0.3), state.state))
     before = jax.tree.map(np.array, state)
     first, second, again = env.render(state, 1), env.render(moved, 1), env.render(state, 1)
     assert first.dtype == np.uint8
@@ -307,13 +324,13 @@ def test_the_picture_is_gymnasiums(name):
     theirs.reset(seed=1)
     env = BUILTIN[name]
     start = theirs.unwrapped.state
-    state = env.reset(jax.random.key(0), env.spec.params)
+    state = begin(env, jax.random.key(0))
     leaves, kind = jax.tree.flatten(state)
     numbers = np.append(np.float32(start), [0, 0])[: sum(leaf.size for leaf in leaves)]
     state = jax.tree.unflatten(kind, numbers if len(leaves) > 1 else [numbers])
     if isinstance(env.spec.action, Box):
         theirs.step(np.zeros(1, np.float32))
-        state, _, _ = env.step(None, state, jnp.zeros(1), env.spec.params)
+        state, _, _ = jax.jit(env.step)(None, state, np.zeros(1, np.float32), env.spec.params)
     different = (theirs.render() != env.render(state, env.spec.params)).any(-1).mean()
     theirs.close()
     assert different < 0.001  # rounding of the state to float32
@@ -330,7 +347,7 @@ def test_the_picture_is_gymnasiums(name):
 )
 def test_parameters_one_can_see_are_in_the_picture(name, change):
     env = BUILTIN[name]
-    state, params = env.reset(jax.random.key(0), env.spec.params), env.spec.params
+    state, params = begin(env, jax.random.key(0)), env.spec.params
     standard = env.render(state, params)
     assert (standard != env.render(state, params._replace(**change))).any()
     np.testing.assert_array_equal(standard, env.render(state, params))

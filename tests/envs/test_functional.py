@@ -29,7 +29,12 @@ def player(one_row):
         _, rest = jax.lax.scan(lambda state, now: env.step(state, *now), state, (actions, chance))
         return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
 
-    return play
+    return lambda actions, key=0: jax.device_get(play(actions, key))
+
+
+def begin(env, params=()):
+    """The first state and time step, compiled."""
+    return jax.device_get(jax.jit(env.reset)(jax.random.split(jax.random.key(0), N), params))
 
 
 def rows(*values):
@@ -37,7 +42,7 @@ def rows(*values):
     return [[value] * N for value in values]
 
 
-NOOP = jnp.zeros((7, N), jnp.int32)
+NOOP = np.zeros((7, N), np.int32)
 
 
 def test_a_truncated_episode_ends_at_its_limit_and_the_next_step_is_the_reset():
@@ -61,12 +66,12 @@ def test_a_terminated_episode_is_not_truncated_even_at_its_limit():
 
 
 def test_without_a_limit_nothing_is_truncated():
-    steps = player(counter(limit=None))(jnp.zeros((300, N), jnp.int32))
+    steps = player(counter(limit=None))(np.zeros((300, N), np.int32))
     assert steps.obs[-1, 0, 0] == 300
 
 
 def test_the_reset_ignores_its_action_and_shows_the_new_episode():
-    actions = jax.random.randint(jax.random.key(1), (40, N), 0, 2)
+    actions = np.random.default_rng(1).integers(0, 2, (40, N), np.int32)
     play = player(observation_choice())
     steps, other = play(actions), play(1 - actions)
     reset = ~steps.valid
@@ -78,7 +83,7 @@ def test_the_reset_ignores_its_action_and_shows_the_new_episode():
 
 
 def test_every_reset_and_every_row_has_its_own_draw():
-    steps = player(continuous_target())(jnp.zeros((41, N, 1)))
+    steps = player(continuous_target())(np.zeros((41, N, 1), np.float32))
     starts = steps.obs[~steps.valid]
     assert starts.size == 21 * N
     assert np.unique(starts).size == starts.size
@@ -88,8 +93,7 @@ def test_every_reset_and_every_row_has_its_own_draw():
 def test_chance_has_one_slice_per_step(num_steps):
     env = build(continuous_target())
     keys = jax.random.split(jax.random.key(0), N)
-    state, _ = env.reset(keys, ())
-    chance = env.draw(keys, state, num_steps)
+    chance = jax.eval_shape(lambda: env.draw(keys, env.reset(keys, ())[0], num_steps))
     assert {leaf.shape for leaf in jax.tree.leaves(chance)} == {(num_steps, N)}
 
 
@@ -102,7 +106,7 @@ def test_the_key_of_a_step_reaches_it_and_differs_by_step_and_row():
 
 
 def test_equal_keys_give_equal_episodes():
-    actions = jnp.zeros((9, N, 1))
+    actions = np.zeros((9, N, 1), np.float32)
     play = player(continuous_target())
     steps, again, other = play(actions), play(actions), play(actions, 1)
     assert steps.obs.tolist() == again.obs.tolist()
@@ -111,7 +115,7 @@ def test_equal_keys_give_equal_episodes():
 
 def test_actions_are_clipped_to_their_box():
     play = player(continuous_target())
-    far, edge = play(jnp.full((6, N, 1), 9.0)), play(jnp.full((6, N, 1), 1.0))
+    far, edge = play(np.full((6, N, 1), 9, np.float32)), play(np.ones((6, N, 1), np.float32))
     assert far.reward.tolist() == edge.reward.tolist()
 
 
@@ -123,7 +127,7 @@ def test_bounds_may_differ_along_the_box():
         step=lambda key, state, action, params: (action, 0.0, False),
         observe=lambda state, params: state,
     )
-    steps = player(echo)(jnp.stack([jnp.full((N, 2), 9.0), jnp.full((N, 2), -9.0)]))
+    steps = player(echo)(np.float32([[[9, 9]] * N, [[-9, -9]] * N]))
     assert steps.obs[1:, 0].tolist() == [[1.0, 3.0], [-1.0, -2.0]]
 
 
@@ -135,11 +139,15 @@ def test_plain_python_numbers_become_arrays_of_a_fixed_type():
         observe=lambda state, params: state["x"][None],
     )
     env = build(plain)
-    keys = jax.random.split(jax.random.key(0), N)
     types = lambda tree: [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves(tree)]
-    state, first = env.reset(keys, jnp.full(N, 1.0))
-    chance = jax.tree.map(lambda x: x[0], env.draw(keys, state, 1))
-    after, second = env.step(state, jnp.zeros(N, int), chance)
+
+    @jax.jit
+    def play(keys):
+        state, first = env.reset(keys, jnp.full(N, 1.0))
+        chance = jax.tree.map(lambda x: x[0], env.draw(keys, state, 1))
+        return (state, first), env.step(state, jnp.zeros(N, int), chance)
+
+    (state, first), (after, second) = play(jax.random.split(jax.random.key(0), N))
     assert types((state, first)) == types((after, second))
     assert not any(weak for _, _, weak in types((state, first)))
     assert first.reward.dtype == jnp.float32
@@ -148,7 +156,7 @@ def test_plain_python_numbers_become_arrays_of_a_fixed_type():
 
 def test_an_environment_without_a_picture_says_so():
     env = build(counter())
-    state, _ = env.reset(jax.random.split(jax.random.key(0), N), ())
+    state, _ = begin(env)
     with pytest.raises(ShoalError, match="counter has no picture"):
         env.render(state, 0)
 
@@ -156,8 +164,8 @@ def test_an_environment_without_a_picture_says_so():
 def test_render_gets_the_row_it_was_asked_for():
     seen = lambda state, params: np.full((2, 2, 3), state, np.uint8)
     env = build(counter()._replace(render=seen))
-    state, _ = env.reset(jax.random.split(jax.random.key(0), N), ())
-    state = state._replace(state=jnp.array([1.0, 2.0, 3.0]))
+    state, _ = begin(env)
+    state = state._replace(state=np.float32([1, 2, 3]))
     assert env.render(state, 1).tolist() == np.full((2, 2, 3), 2).tolist()
 
 
@@ -181,13 +189,18 @@ def test_a_row_with_agents_has_an_axis_of_them():
     observe = lambda state, params: jnp.stack([state, 2 * state], -1).astype(jnp.float32)
     three = JaxEnv(spec, lambda key, params: jnp.zeros(axis, jnp.int32), step, observe)
     env = from_jax(three).build(np.zeros((1, 2), np.uint32), False)
+
+    @jax.jit
+    def play(keys, action):
+        state, first = env.reset(keys, ())
+        chance = jax.tree.map(lambda x: x[0], env.draw(keys, state, 1))
+        return first, env.step(state, action, chance)[1]
+
     keys = jax.random.split(jax.random.key(0), 2)
-    state, first = env.reset(keys, ())
+    first, now = jax.device_get(play(keys, np.int32([[0, 1, 2], [3, 0, 1]])))
     assert first.obs.shape == (2, 3, 2)
     assert first.reward.shape == (2, 3)
     assert first.valid.shape == (2,)
-    chance = jax.tree.map(lambda x: x[0], env.draw(keys, state, 1))
-    state, now = env.step(state, jnp.array([[0, 1, 2], [3, 0, 1]]), chance)
     np.testing.assert_array_equal(now.reward, [[0, 1, 2], [3, 0, 1]])
     np.testing.assert_array_equal(now.obs[1], [[3, 6], [0, 0], [1, 2]])
     alone = three._replace(step=lambda *args: (step(*args)[0], jnp.float32(0), jnp.bool_(False)))
@@ -202,11 +215,16 @@ def test_where_no_episode_is_short_fewer_beginnings_are_drawn():
     step = lambda key, state, action, params: (state, jnp.float32(0), jnp.bool_(False))
     drawn = JaxEnv(spec, lambda key, params: jax.random.uniform(key, (1,)), step, lambda state, params: state)
     env = from_jax(drawn).build(np.zeros((1, 1), np.uint32), False)
-    keys = jax.random.split(jax.random.key(0), 1)
-    state, _ = env.reset(keys, ())
-    chance = env.draw(keys, state, num_steps)
-    assert len(np.unique(chance.fresh)) == -(-num_steps // (limit + 1))
-    _, steps = jax.lax.scan(lambda state, chance: env.step(state, jnp.zeros(1, int), chance), state, chance)
-    begun = np.asarray(steps.obs[:, 0, 0])[~np.asarray(steps.valid[:, 0])]
+
+    @jax.jit
+    def play(keys):
+        state, _ = env.reset(keys, ())
+        chance = env.draw(keys, state, num_steps)
+        step = lambda state, chance: env.step(state, jnp.zeros(1, int), chance)
+        return chance.fresh, jax.lax.scan(step, state, chance)[1]
+
+    fresh, steps = jax.device_get(play(jax.random.split(jax.random.key(0), 1)))
+    assert len(np.unique(fresh)) == -(-num_steps // (limit + 1))
+    begun = steps.obs[:, 0, 0][~steps.valid[:, 0]]
     assert len(begun) == 4
     assert len(np.unique(begun)) == 4

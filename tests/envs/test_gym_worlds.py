@@ -21,6 +21,7 @@ from shoal.learners.context import LearnerContext
 from shoal.training.episode import episode
 from shoal.training.evaluate import assign_worlds, evaluate_worlds, play_episodes
 from shoal.training.program import make_trainer
+from tests.exchanges.meetings import made_up
 
 LENGTH = 3
 
@@ -176,7 +177,7 @@ def test_learners_begin_in_their_own_worlds():
 def test_learners_are_evaluated_in_the_worlds_they_visit():
     recipe = gym_recipe("test/Hill-v0", {})
     learner = shoal.ppo(shoal.PPOConfig(), recipe.spec, LearnerContext(1))
-    cohort = jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 2))
+    cohort = made_up(learner, 2)
     own = parameters.read_worlds(recipe.spec, [{"slope": 2}, {"slope": -1}], [0, 1])
     fresh = parameters.read_worlds(recipe.spec, [{"slope": 4}, {"slope": 6}], [0, 1])
     places = assign_worlds([0, 1], own, 4, fresh, each=True)
@@ -201,7 +202,7 @@ def test_learners_are_evaluated_in_the_worlds_they_visit():
 def test_an_episode_is_watched_in_the_world_asked_for():
     recipe = gym_recipe("test/Hill-v0", {})
     learner = shoal.ppo(shoal.PPOConfig(), recipe.spec, LearnerContext(1))
-    cohort = jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 1))
+    cohort = made_up(learner, 1)
     frames = [
         frame for frame, _ in episode(recipe, learner, cohort, params={"slope": np.float32(1), "colour": 42})
     ]
@@ -209,6 +210,7 @@ def test_an_episode_is_watched_in_the_world_asked_for():
     assert all((frame == 42).all() for frame in frames)
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_and_evaluates_in_drawn_worlds(tmp_path, capsys):
     run = str(tmp_path / "run")
     small = {"num-envs": 2, "num-steps": 8, "num-minibatches": 1, "update-epochs": 1, "steps": 16}

@@ -60,10 +60,15 @@ def draw_action(rng, position, kind):
 
 def check(env, steps):
     """Our rewards and observations after the same actions in the same states, all steps at once."""
-    state = Particles(*(jnp.asarray(steps[part]) for part in Particles._fields if part in steps))
-    one = lambda state, action: env.step(jax.random.key(0), state, action, env.spec.params)
-    after, reward, terminated = jax.jit(jax.vmap(one))(state, jnp.asarray(steps["action"]))
-    obs = jax.vmap(lambda state: env.observe(state, env.spec.params))(after)
+    state = Particles(*(steps[part] for part in Particles._fields if part in steps))
+
+    @jax.jit
+    @jax.vmap
+    def one(state, action):
+        after, reward, terminated = env.step(jax.random.key(0), state, action, env.spec.params)
+        return env.observe(after, env.spec.params), reward, terminated
+
+    obs, reward, terminated = jax.device_get(one(state, steps["action"]))
     np.testing.assert_allclose(reward, steps["reward"], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(obs, steps["obs"], rtol=1e-5, atol=1e-5)
     assert not terminated.any()
@@ -90,10 +95,10 @@ def test_steps_are_the_packages(world, kind):
 
 def test_the_shared_reward_by_hand():
     """Agents 0 and 1 overlap; each landmark lies 0.5 below an agent: 3 (1.5 + 1) + 2 collisions in all."""
-    position = jnp.array([[0.0, 0.5], [0.2, 0.5], [-1.0, 0.5]])
-    state = Particles(position, jnp.zeros((3, 2)), position - jnp.array([[0.0, 0.5]]))
+    position = np.float32([[0.0, 0.5], [0.2, 0.5], [-1.0, 0.5]])
+    state = Particles(position, 0 * position, position - np.float32([[0.0, 0.5]]))
     take = lambda name: jax.jit(TEAMS[name].step)(
-        jax.random.key(0), state, jnp.zeros(3, int), TEAMS[name].spec.params
+        jax.random.key(0), state, np.zeros(3, np.int32), TEAMS[name].spec.params
     )
     after, reward, _ = take("simple_spread_shared_v3")
     np.testing.assert_allclose(reward, [-9.5 / 3] * 3, rtol=1e-6)
@@ -108,8 +113,8 @@ def test_worlds_differ_by_row_and_end_together_after_25_steps():
     assert (recipe.spec.agents, recipe.spec.teams) == (4, (0, 0, 0, 1))
     env = recipe.build(np.zeros((1, 2), np.uint32), False)
     keys = jax.random.split(jax.random.key(0), 2)
-    params = jax.tree.map(lambda x: jnp.full(2, x), recipe.spec.params)
-    params = params._replace(prey_speed=jnp.array([0.1, 1.3]))
+    params = jax.tree.map(lambda x: np.full(2, x, np.float32), recipe.spec.params)
+    params = params._replace(prey_speed=np.float32([0.1, 1.3]))
 
     def episode(keys):
         rows, first = env.reset(keys, params)
@@ -117,20 +122,20 @@ def test_worlds_differ_by_row_and_end_together_after_25_steps():
         _, steps = jax.lax.scan(lambda s, x: env.step(s, *x), rows, (right, env.draw(keys, rows, 26)))
         return first, steps
 
-    first, steps = jax.jit(episode)(keys)
+    first, steps = jax.device_get(jax.jit(episode)(keys))
     assert first.obs.shape == (2, 4, 16)
     assert steps.truncated[:, 0].tolist() == [False] * 24 + [True, False]
     assert steps.valid[:, 1].tolist() == [True] * 25 + [False]
     assert not steps.terminated.any()
-    speed = jnp.linalg.norm(steps.obs[:25, :, 3, :2], axis=-1).max(0)
+    speed = np.linalg.norm(steps.obs[:25, :, 3, :2], axis=-1).max(0)
     np.testing.assert_allclose(speed, [0.1, 1.2], atol=0.11)
 
 
 def test_either_landmark_is_the_goal_of_the_adversary():
     env = TEAMS["simple_adversary_v3"]
     reset = jax.jit(jax.vmap(lambda key: env.reset(key, env.spec.params)))
-    states = reset(jax.random.split(jax.random.key(0), 64))
-    is_goal = np.all(np.asarray(states.landmarks) == np.asarray(states.goal), axis=2)
+    states = jax.device_get(reset(jax.random.split(jax.random.key(0), 64)))
+    is_goal = np.all(states.landmarks == states.goal, axis=2)
     assert (is_goal.sum(1) == 1).all()
     assert 16 < is_goal[:, 0].sum() < 48
     assert np.abs(states.position).max() <= 1
@@ -140,7 +145,7 @@ def test_either_landmark_is_the_goal_of_the_adversary():
 @pytest.mark.parametrize("name", [f"{world}_v3" for world in WORLDS])
 def test_pictures_keep_their_size_when_someone_is_far_out(name):
     env = TEAMS[name]
-    state = jax.jit(env.reset)(jax.random.key(0), env.spec.params)
+    state = jax.device_get(jax.jit(env.reset)(jax.random.key(0), env.spec.params))
     far = state._replace(position=state.position + 3)
     near, wide = env.render(state, env.spec.params), env.render(far, env.spec.params)
     assert near.shape == wide.shape == (350, 350, 3)

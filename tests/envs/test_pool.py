@@ -1,6 +1,7 @@
 """EnvPool's environments: the episode-end rule, seeds, layouts, devices, pictures."""
 
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import envpool
@@ -31,7 +32,12 @@ def play(env, actions):
         state, first = env.reset(None, None)
         return first, jax.lax.scan(lambda state, action: env.step(state, action, ()), state, actions)[1]
 
-    return jax.device_get(program(jnp.asarray(actions)))
+    return jax.device_get(program(np.asarray(actions)))
+
+
+def begin(env):
+    """The first state and time step, in one compiled program."""
+    return jax.jit(lambda: env.reset(None, None))()
 
 
 def play_on_two_devices(env, actions):
@@ -42,7 +48,7 @@ def play_on_two_devices(env, actions):
     mesh = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
     rows = PartitionSpec(None, ("learners", "data"))
     sharded = jax.shard_map(program, mesh=mesh, in_specs=rows, out_specs=(DEVICES, rows), check_vma=False)
-    return jax.device_get(jax.jit(sharded)(jnp.asarray(actions)))
+    return jax.device_get(jax.jit(sharded)(np.asarray(actions)))
 
 
 def pushes(num_steps, num_rows):
@@ -214,30 +220,19 @@ def test_a_truncated_game_is_over():
 def test_clipped_rewards_keep_their_raw_score():
     described = adapter._adapter("Breakout-v5", {"reward_clip": True})
     assert described.spec.action == Discrete(4)
-    flags = jnp.zeros(2, bool)
-    raw = (
-        np.zeros((2, 4, 84, 84), np.uint8),
-        jnp.ones(2),
-        flags,
-        flags,
-        {"reward": jnp.full(2, 7.0), "terminated": jnp.zeros(2)},
-    )
-    step = adapter._time_step(described, raw, over=jnp.array([False, True]))
+    zeros, flags = np.zeros(2, np.float32), np.zeros(2, bool)
+    told = {"reward": zeros + 7, "terminated": zeros}
+    raw = (np.zeros((2, 4, 84, 84), np.uint8), zeros + 1, flags, flags, told)
+    step = jax.jit(partial(adapter._time_step, described))(raw, over=np.array([False, True]))
     assert step.reward.tolist() == [1.0, 0.0]
     assert step.info["raw_reward"].tolist() == [7.0, 0.0]
 
 
 def test_a_game_that_ends_on_its_last_frame_is_terminated():
     described = adapter._adapter("Breakout-v5", {})
-    no, yes = jnp.zeros(1, bool), jnp.ones(1, bool)
-    raw = (
-        np.zeros((1, 4, 84, 84), np.uint8),
-        jnp.ones(1),
-        no,
-        yes,
-        {"reward": jnp.ones(1), "terminated": jnp.ones(1)},
-    )
-    step = adapter._time_step(described, raw, over=no)
+    no, yes, one = np.zeros(1, bool), np.ones(1, bool), np.ones(1, np.float32)
+    raw = (np.zeros((1, 4, 84, 84), np.uint8), one, no, yes, {"reward": one, "terminated": one})
+    step = jax.jit(partial(adapter._time_step, described))(raw, over=no)
     assert step.terminated.item()
     assert step.info["episode_over"].item()
 
@@ -276,7 +271,7 @@ def test_missing_qt_is_said_with_its_remedy(monkeypatch):
 def test_pictures_are_in_colour(name):
     try:
         env = build(name, [1, 2], rendering=True)
-        state, step = env.reset(None, None)
+        state, step = begin(env)
         picture = env.render(state, 1)
     except ShoalError as error:
         if "apt-get" in str(error):
@@ -292,7 +287,7 @@ def test_pictures_are_in_colour(name):
 
 def test_what_cannot_be_drawn_says_so():
     env = build("FrozenLake-v1", [1], rendering=True)
-    state, _ = env.reset(None, None)
+    state, _ = begin(env)
     with pytest.raises(
         ShoalError, match=r"^FrozenLake-v1: EnvPool cannot draw it: .*gym:FrozenLake-v1 may be drawn$"
     ):

@@ -28,7 +28,7 @@ ALL = [
 def test_every_probe_builds_and_carries_its_name(probe):
     env = from_jax(probe()).build(np.zeros((1, 2), np.uint32), False)
     assert env.spec.name == probe.__name__
-    _, first = env.reset(jax.random.split(KEY, 2), ())
+    _, first = jax.jit(env.reset)(jax.random.split(KEY, 2), ())
     assert first.obs.shape == (2, *env.spec.observation.shape)
 
 

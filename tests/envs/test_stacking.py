@@ -17,7 +17,7 @@ def play(recipe, num_rollouts=3):
     """Observations (1 + T, N, ...) and where they begin an episode, in rollouts of one compiled program."""
     env = recipe.build(np.arange(ROWS, dtype=np.uint32)[None], False)
     keys = jax.random.split(jax.random.key(3), ROWS)
-    params = jax.tree.map(lambda x: jnp.full(ROWS, x, jnp.float32), recipe.spec.params)
+    params = jax.tree.map(lambda x: np.full(ROWS, x, np.float32), recipe.spec.params)
 
     @jax.jit
     def rollout(state, actions):
@@ -25,10 +25,12 @@ def play(recipe, num_rollouts=3):
         return jax.lax.scan(lambda state, now: env.step(state, *now), state, (actions, chance))
 
     state, step = jax.jit(env.reset)(keys, params)
+    step = jax.device_get(step)
     seen, episode_starts = [jax.tree.map(lambda x: x[None], step.obs)], [~step.valid[None]]
-    actions = jnp.asarray(np.random.default_rng(0).integers(0, 2, (num_rollouts, ROLLOUT, ROWS)), jnp.int32)
+    actions = np.random.default_rng(0).integers(0, 2, (num_rollouts, ROLLOUT, ROWS), np.int32)
     for some in actions:
         state, steps = rollout(state, some)
+        steps = jax.device_get(steps)
         seen.append(steps.obs)
         episode_starts.append(~steps.valid)
     return np.concatenate(seen), np.concatenate(episode_starts)
@@ -70,8 +72,9 @@ def test_pictures_are_stacked_by_channel_parts_by_name_and_masks_not_at_all():
         "action_mask": (2,),
     }
     assert stacked["vector"].low.tolist() == [-1, -2, -1, -2]
-    draw = lambda k: {name: jnp.full((3, *box.shape), k, box.dtype) for name, box in space.items()}
-    frames = appended(repeated(draw(0), 2), draw(1), jnp.array([False, True, False]), 2)
+    draw = lambda k: {name: np.full((3, *box.shape), k, box.dtype) for name, box in space.items()}
+    append = jax.jit(lambda old, new, over: appended(repeated(old, 2), new, over, 2))
+    frames = jax.device_get(append(draw(0), draw(1), np.array([False, True, False])))
     assert {name: x.shape[1:] for name, x in frames.items()} == {n: box.shape for n, box in stacked.items()}
     assert frames["colour"][0, 0, 0].tolist() == [0, 0, 0, 1, 1, 1]
     assert frames["grey"][:, 0, 0].tolist() == [[0, 1], [1, 1], [0, 1]]
@@ -83,14 +86,14 @@ def test_variants_of_a_stack_are_stacks_of_variants():
 
     def mirror(obs):
         mask = obs["action_mask"]
-        both = obs["obs"][None] * jnp.array([[1.0, 1.0], [-1.0, 1.0]])
+        both = obs["obs"][None] * np.float32([[1, 1], [-1, 1]])
         return {"obs": both, "action_mask": jnp.stack([mask, mask[::-1]])}
 
     space = {"obs": Box((2,)), "action_mask": Box((2,), 0, 1, "bool")}
     spec = EnvSpec("Test", "jax", space, Discrete(2), augment=Augmentation(2, jax.vmap(mirror)))
     augment = stack_frames(EnvRecipe(spec, None), 2).spec.augment
-    seen = {"obs": jnp.array([[1.0, 2.0, 3.0, 4.0]]), "action_mask": jnp.array([[True, False]])}
-    variants = augment.apply(seen)
+    seen = {"obs": np.float32([[1, 2, 3, 4]]), "action_mask": np.array([[True, False]])}
+    variants = jax.jit(augment.apply)(seen)
     assert augment.copies == 2
     assert variants["obs"].tolist() == [[[1, 2, 3, 4], [-1, 2, -3, 4]]]
     assert variants["action_mask"].tolist() == [[[True, False], [False, True]]]

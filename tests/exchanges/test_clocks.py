@@ -3,7 +3,6 @@
 from functools import cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,7 +13,8 @@ from shoal.learners.td3 import TD3Config, td3
 from shoal.training.config import TrainConfig
 from shoal.training.loop import progress_reports
 from shoal.training.program import make_trainer
-from shoal.types import Box, EnvSpec, Scores
+from shoal.types import Box, EnvSpec
+from tests.exchanges.meetings import made_up, scores
 
 KEY = jax.random.key(2)
 SPEC = EnvSpec("a line", "jax", Box((2,)), Box((1,), -1.0, 1.0))
@@ -29,12 +29,7 @@ def learner(prox_coef=0.0):
 @cache
 def cohort(prox_coef=0.0):
     """Three learners that are all different."""
-    return jax.jit(jax.vmap(learner(prox_coef).init))(jax.random.split(KEY, 3))._replace(private=())
-
-
-def everyone():
-    zeros = jnp.zeros(3)
-    return Scores(zeros, zeros, zeros.astype(jnp.int32), jnp.ones(3, bool))
+    return made_up(learner(prox_coef), 3)._replace(private=())
 
 
 def apart(tree):
@@ -46,11 +41,11 @@ def test_each_part_meets_at_its_own_clock():
     exchange = make_exchange(
         (ExchangeConfig("average", parts=PARTS, common_start=False),), ExchangeContext(3, learner())
     )
-    memory, now = exchange.init(cohort())
+    memory, now = jax.device_get(jax.jit(exchange.init)(cohort()))
     apply, rounds = jax.jit(exchange.apply), []
     for update in range(1, 9):
         # Whatever met stays together, for nothing is learned in between: so begin anew each time.
-        memory, met, metrics = apply(KEY, memory, cohort(), everyone())
+        memory, met, metrics = jax.device_get(apply(KEY, memory, cohort(), scores(3)))
         assert apart(met.params.critic) == apart(met.params.target_critic) == bool(update % 2)
         assert apart(met.params.actor) == apart(met.params.target_actor) == bool(update % 4)
         rounds.append(metrics["exchange/rounds"].tolist())
@@ -64,13 +59,14 @@ def test_an_anchor_keeps_the_part_that_did_not_meet():
         (ExchangeConfig("average", parts=("critic:1", "actor:2"), common_start=False),),
         ExchangeContext(3, learner(0.1), anchored=True),
     )
-    memory, now = exchange.init(cohort(0.1))
+    memory, now = jax.device_get(jax.jit(exchange.init)(cohort(0.1)))
+    apply = jax.jit(exchange.apply)
     moved = now._replace(params=jax.tree.map(lambda x: x + 1, now.params))
     same = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)
-    memory, first, _ = exchange.apply(KEY, memory, moved, everyone())
+    memory, first, _ = jax.device_get(apply(KEY, memory, moved, scores(3)))
     same(first.anchor.critic, first.params.critic)
     same(first.anchor.actor, now.params.actor)
-    _, second, _ = exchange.apply(KEY, memory, first, everyone())
+    _, second, _ = jax.device_get(apply(KEY, memory, first, scores(3)))
     same(second.anchor.actor, second.params.actor)
     assert not apart(second.anchor.actor)
 
@@ -97,6 +93,7 @@ def test_staying_near_what_was_received_needs_both_networks():
         config.check()
 
 
+@pytest.mark.slow
 def test_a_run_reports_its_rounds():
     """T / N + T / (M L): 24 steps, critics every 4, actors every 8."""
     algo = TD3Config(num_steps=2, hidden=(3,), batch_size=4, buffer_size=24, learning_starts=2)
