@@ -43,7 +43,7 @@ class Lab:
         self.act = jax.jit(partial(ppo.act, self.setup))
         self.update = jax.jit(partial(ppo.update, self.setup))
         self.update_two = jax.jit(jax.vmap(partial(ppo.update, self.setup)))
-        self.state = jax.jit(partial(ppo.init, self.setup))(KEY)
+        self.state = jax.device_get(ppo.init(self.setup, KEY))
 
     @cached_property
     def rollout(self):
@@ -79,13 +79,13 @@ def lab(config=BASE, kind="discrete"):
 
 
 def plainly(make):
-    """The same network with normal weights: orthogonal ones take long to compile."""
+    """The same network with normal weights that NumPy draws: orthogonal ones take long to compile."""
 
     def fill(key, spec, num_outputs):
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         scale = lambda shape: np.prod(shape[:-1]) ** -0.5 if len(shape) > 1 else 0.1
         shapes = jax.eval_shape(lambda: make(key, spec, num_outputs))
-        return jax.tree.map(lambda s: jnp.float32(rng.normal(0, scale(s.shape), s.shape)), shapes)
+        return jax.tree.map(lambda s: np.float32(rng.normal(0, scale(s.shape), s.shape)), shapes)
 
     return fill
 
