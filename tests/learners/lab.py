@@ -91,7 +91,7 @@ def plainly(make):
 
 
 def drawn_by_numpy(init):
-    """`init` whose weights NumPy draws, uniformly by fan-in as ever: compiling their drawing takes long."""
+    """`init` whose weights NumPy draws, uniformly by fan-in: compiling what draws them takes long."""
 
     def draw(key, shape):
         bound = np.prod(shape[:-1]) ** -0.5
@@ -101,6 +101,7 @@ def drawn_by_numpy(init):
     def drawn(key):
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(INITIALIZERS, "fan_in", draw)
+            patch.setattr(jax.nn.initializers, "he_uniform", lambda: draw)
             return jax.device_get(init(key))
 
     return drawn
