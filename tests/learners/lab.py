@@ -43,7 +43,7 @@ class Lab:
         self.act = jax.jit(partial(ppo.act, self.setup))
         self.update = jax.jit(partial(ppo.update, self.setup))
         self.update_two = jax.jit(jax.vmap(partial(ppo.update, self.setup)))
-        self.state = jax.jit(partial(ppo.init, self.setup))(KEY)
+        self.state = jax.device_get(ppo.init(self.setup, KEY))
 
     @cached_property
     def rollout(self):
@@ -79,19 +79,19 @@ def lab(config=BASE, kind="discrete"):
 
 
 def plainly(make):
-    """The same network with normal weights: orthogonal ones take long to compile."""
+    """The same network with normal weights that NumPy draws: orthogonal ones take long to compile."""
 
     def fill(key, spec, num_outputs):
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         scale = lambda shape: np.prod(shape[:-1]) ** -0.5 if len(shape) > 1 else 0.1
         shapes = jax.eval_shape(lambda: make(key, spec, num_outputs))
-        return jax.tree.map(lambda s: jnp.float32(rng.normal(0, scale(s.shape), s.shape)), shapes)
+        return jax.tree.map(lambda s: np.float32(rng.normal(0, scale(s.shape), s.shape)), shapes)
 
     return fill
 
 
 def drawn_by_numpy(init):
-    """`init` whose weights NumPy draws, uniformly by fan-in as ever: compiling their drawing takes long."""
+    """`init` whose weights NumPy draws, uniformly by fan-in: compiling what draws them takes long."""
 
     def draw(key, shape):
         bound = np.prod(shape[:-1]) ** -0.5
@@ -101,6 +101,7 @@ def drawn_by_numpy(init):
     def drawn(key):
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(INITIALIZERS, "fan_in", draw)
+            patch.setattr(jax.nn.initializers, "he_uniform", lambda: draw)
             return jax.device_get(init(key))
 
     return drawn

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.distributed.mesh import DATA
 from shoal.envs.adapters.gymnasium import gym_recipe
 from shoal.envs.adapters.host import EnvironmentCrashed, raise_crash
 from shoal.envs.adapters.jax_env import from_jax
@@ -18,14 +19,17 @@ from shoal.learners import ppo
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.wrappers.augmentation import augmented
+from shoal.learners.wrappers.curiosity import WithCuriosity, curious
 from shoal.nets.actor_critic import actor_critic
 from shoal.ops import trees
+from shoal.runs import checkpoint
 from shoal.runs.session import open_session, run_session
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train
 from shoal.training.program import make_trainer
-from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout
+from shoal.types import Box, Discrete, EnvSpec, JaxEnv, LearnerState, Rollout
+from tests.learners.lab import drawn_by_numpy, plainly
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
@@ -50,7 +54,37 @@ def plane(augment=lambda obs: jnp.asarray(TURNS) @ obs) -> JaxEnv:
 CONFIG = PPOConfig(
     num_envs=2, num_steps=6, num_minibatches=3, update_epochs=2, hidden=(8,), norm_obs=True, norm_reward=True
 )
-NETWORK = actor_critic(hidden=(8,), init="xavier")
+
+
+CURIOUS = with_settings(CONFIG, curiosity=True, icm_size=4)
+NETWORK = plainly(actor_critic(hidden=(8,)))
+SPEC = from_jax(plane()).spec
+
+
+def explorer(config, shards=1):
+    """A curious learner."""
+    context = LearnerContext(num_updates=10, shards=shards, network=NETWORK)
+    return curious(ppo.ppo(config, SPEC, context), config, SPEC, (), shards)
+
+
+@cache
+def begun():
+    """The compiled update of an augmented and curious learner, and its state after some steps."""
+    learner = augmented(explorer, CURIOUS, SPEC)
+    state = drawn_by_numpy(learner.init)(KEY)
+    assert [x.shape for x in sums(state)] == [(2,), (2,)]
+    return jax.jit(learner.update), per_env(state, np.float32([0.5, 2.0]), np.float32([3.0, 1.0]))
+
+
+def per_env(state, returns, bonuses):
+    """With these sums of rewards and bonuses in the episodes under way."""
+    policy = state.private.policy._replace(discounted_return=returns)
+    running = state.private.curiosity._replace(running=bonuses)
+    return state._replace(private=WithCuriosity(policy, running))
+
+
+def sums(state):
+    return state.private.policy.discounted_return, state.private.curiosity.running
 
 
 @cache
@@ -61,11 +95,10 @@ def rollout():
     terminated[2, 0] = True
     valid = np.ones((6, 2), bool)
     valid[3, 0] = False
-    obs = jnp.float32(rng.normal(size=(7, 2, 2)))
-    action = jnp.asarray(rng.integers(2, size=(6, 2)), jnp.int32)
-    reward = jnp.float32(np.where(valid, rng.normal(size=(6, 2)), 0))
-    ends = map(jnp.asarray, (terminated, truncated, valid))
-    return Rollout(obs[:6], action, reward, *ends, obs[6])
+    obs = np.float32(rng.normal(size=(7, 2, 2)))
+    action = rng.integers(2, size=(6, 2)).astype(np.int32)
+    reward = np.float32(np.where(valid, rng.normal(size=(6, 2)), 0))
+    return Rollout(obs[:6], action, reward, terminated, truncated, valid, obs[6])
 
 
 def turned_by_hand():
@@ -79,22 +112,42 @@ def turned_by_hand():
 
 
 def test_an_update_is_that_of_a_learner_who_saw_all_variants():
-    spec = from_jax(plane()).spec
-    make = lambda config: ppo.ppo(config, spec, LearnerContext(num_updates=10, network=NETWORK))
-    learner, plain = augmented(make, CONFIG, spec), make(replace(CONFIG, num_envs=8))
-    state = jax.jit(learner.init)(KEY)
-    assert state.private.discounted_return.shape == (2,)
-    running = jnp.array([0.5, 2.0])
-    state = state._replace(private=state.private._replace(discounted_return=running))
-    wide = state._replace(private=state.private._replace(discounted_return=jnp.repeat(running, 4)))
-    after, metrics = jax.jit(learner.update)(KEY, state, rollout())
-    expected, by_hand = jax.jit(plain.update)(KEY, wide, turned_by_hand())
-    returns = expected.private.discounted_return[::4]
-    expected = expected._replace(private=expected.private._replace(discounted_return=returns))
+    update, state = begun()
+    after, metrics = jax.device_get(update(KEY, state, rollout()))
+    wide = per_env(state, *(np.repeat(x, 4) for x in sums(state)))
+    plain = jax.jit(explorer(replace(CURIOUS, num_envs=8)).update)
+    expected, by_hand = jax.device_get(plain(KEY, wide, turned_by_hand()))
+    expected = per_env(expected, *(x[::4] for x in sums(expected)))
     close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
     jax.tree.map(close, (after, metrics), (expected, by_hand))
     np.testing.assert_allclose(after.statistics.obs["obs"].mean, 0, atol=1e-6)  # of turned pairs
     assert after.statistics.obs["obs"].count == 4 * 11
+
+
+def test_devices_that_share_a_learner_change_no_numbers():
+    """Each with one of its two environments, and the variants of that."""
+    update, one = begun()
+    learner = augmented(partial(explorer, shards=2), CURIOUS, SPEC)
+    by_env = jax.tree.map(lambda split: 0 if split else None, learner.by_env)
+    by_env = LearnerState(None, None, None, None, private=by_env, anchor=None)
+    axes = (None, by_env, Rollout(1, 1, 1, 1, 1, 1, last_obs=0))
+    devices = jax.jit(jax.vmap(learner.update, axes, (by_env, None), axis_name=DATA))
+    parts = jax.tree.map(lambda x: x[:, :, None], rollout()._replace(last_obs=()))
+    parts = parts._replace(last_obs=rollout().last_obs[:, None])
+    shared = per_env(one, *(x[:, None] for x in sums(one)))
+    one, metrics = jax.device_get(update(KEY, one, rollout()))
+    shared, told = jax.device_get(devices(KEY, shared, parts))
+    shared = per_env(shared, *(x[:, 0] for x in sums(shared)))
+    close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+    jax.tree.map(close, (one, metrics), (shared, told))
+
+
+def test_a_checkpoint_holds_all_of_it(tmp_path):
+    """To the bit; `test_a_run_goes_on_where_it_stopped` is the run."""
+    update, state = begun()
+    after, _ = jax.device_get(update(KEY, state, rollout()))
+    found, _ = checkpoint.load(checkpoint.save(tmp_path, 1, after, {}), state)
+    jax.tree.map(np.testing.assert_array_equal, found, after)
 
 
 register("Plane-v0", plane())
@@ -126,6 +179,7 @@ def advanced(mesh):
     return trainer.advance(trainer.init(), jnp.int32(6))
 
 
+@pytest.mark.slow
 def test_two_devices_are_one_and_steps_are_real():
     """Four environments of eight steps, curious too; the step after an end does not count."""
     (one, progress), (two, shared) = advanced("1x1"), advanced("1x2")
@@ -137,6 +191,7 @@ def test_two_devices_are_one_and_steps_are_real():
     assert one.cohort.private.curiosity.running.shape == (1, 4)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_stopped(tmp_path):
     """To the bit."""
     reports = run_session(open_session(RUN, tmp_path, mesh="1x1"))
@@ -206,7 +261,7 @@ def test_variants_that_are_none(wrong, told):
 def test_variants_that_change_in_number():
     """A callback cannot raise: whoever runs the program asks for the crash."""
     augment = gym_recipe("Slope-v0", {"wrong": "later"}).spec.augment
-    jax.block_until_ready(augment.apply(jnp.ones((3, 2))))
+    jax.block_until_ready(augment.apply(np.ones((3, 2), np.float32)))
     with pytest.raises(EnvironmentCrashed, match=r"must always return \(2, 2\), not \(3, 2\)"):
         raise_crash()
 

@@ -25,6 +25,7 @@ from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, LearnerState, MultiBinary, MultiDiscrete, Rollout, Scores
+from tests.learners.lab import drawn_by_numpy, plainly
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
@@ -45,28 +46,23 @@ VECTOR = EnvSpec("vector", "jax", Box((3,)), Discrete(3))
 
 @cache
 def learner():
-    plain = ppo.ppo(
-        CONFIG, VECTOR, LearnerContext(num_updates=10, network=plainly(actor_critic(hidden=(8,))))
-    )
+    network = plainly(actor_critic(hidden=(8,)))
+    plain = ppo.ppo(CONFIG, VECTOR, LearnerContext(num_updates=10, network=network))
     return plain, curious(plain, CONFIG, VECTOR)
 
 
-def plainly(make):
-    """The same network with other weights: orthogonal ones take long to compile."""
-
-    def fill(key, spec, num_outputs):
-        shapes = jax.eval_shape(lambda: make(key, spec, num_outputs))
-        return jax.tree.map(lambda s: 0.3 * jax.random.normal(key, s.shape), shapes)
-
-    return fill
+@cache
+def compiled(name):
+    """Of the curious learner."""
+    return jax.jit(getattr(learner()[1], name))
 
 
 @cache
 def state():
     """A learner whose moments and bonuses so far are not those of the beginning."""
-    made = jax.jit(learner()[1].init)(KEY)
-    moments = Running(jnp.float32(10), jnp.array([1.0, 2.0, 3.0]), jnp.array([10.0, 40.0, 90.0]))
-    sums = made.private.curiosity._replace(running=jnp.array([0.0, 1.0, 2.0, 3.0]))
+    made = drawn_by_numpy(learner()[1].init)(KEY)
+    moments = Running(np.float32(10), np.float32([1.0, 2.0, 3.0]), np.float32([10.0, 40.0, 90.0]))
+    sums = made.private.curiosity._replace(running=np.float32([0.0, 1.0, 2.0, 3.0]))
     return made._replace(
         statistics=made.statistics._replace(obs={"obs": moments}),
         private=made.private._replace(curiosity=sums),
@@ -81,10 +77,10 @@ def rollout():
     terminated[2, 0] = truncated[7, 1] = True
     valid = np.ones((8, 4), bool)
     valid[3, 0] = False
-    obs = jnp.float32(rng.normal(2.0, 2.0, (9, 4, 3)))
-    action = jnp.asarray(rng.integers(3, size=(8, 4)), jnp.int32)
-    reward = jnp.float32(np.where(valid, rng.normal(size=(8, 4)), 0))
-    return Rollout(obs[:8], action, reward, *map(jnp.asarray, (terminated, truncated, valid)), obs[8])
+    obs = np.float32(rng.normal(2.0, 2.0, (9, 4, 3)))
+    action = rng.integers(3, size=(8, 4)).astype(np.int32)
+    reward = np.float32(np.where(valid, rng.normal(size=(8, 4)), 0))
+    return Rollout(obs[:8], action, reward, terminated, truncated, valid, obs[8])
 
 
 def layers(mlp, x):
@@ -104,7 +100,7 @@ def bonus_by_hand():
 
 @cache
 def updated():
-    return jax.jit(learner()[1].update)(KEY, state(), rollout())
+    return jax.device_get(compiled("update")(KEY, state(), rollout()))
 
 
 @cache
@@ -130,7 +126,7 @@ def test_the_bonus_by_hand():
 
 def test_the_policy_learns_from_both_rewards_and_from_nothing_else():
     """As without curiosity from 0.5 reward + 3 bonus; the model's loss does not move it."""
-    told = rollout()._replace(reward=0.5 * rollout().reward + 3 * jnp.float32(bonus_by_hand()))
+    told = rollout()._replace(reward=np.float32(0.5 * rollout().reward + 3 * bonus_by_hand()))
     key_policy, _ = jax.random.split(KEY)
     alone, metrics = plain_update()(key_policy, policy_of(state()), told)
     after, found = updated()
@@ -140,9 +136,9 @@ def test_the_policy_learns_from_both_rewards_and_from_nothing_else():
 
 def test_the_model_learns_whatever_the_policy():
     after, _ = updated()
-    zeros = jax.tree.map(jnp.zeros_like, state().params.policy)
+    zeros = jax.tree.map(np.zeros_like, state().params.policy)
     other = state()._replace(params=state().params._replace(policy=zeros))
-    again, _ = jax.jit(learner()[1].update)(KEY, other, rollout())
+    again, _ = compiled("update")(KEY, other, rollout())
     model = (after.params.curiosity, after.opt_state.curiosity)
     jax.tree.map(np.testing.assert_array_equal, model, (again.params.curiosity, again.opt_state.curiosity))
     moved = jax.tree.map(lambda a, b: np.any(a != b), after.params.curiosity, state().params.curiosity)
@@ -151,9 +147,9 @@ def test_the_model_learns_whatever_the_policy():
 
 def test_the_reset_step_teaches_nothing():
     """What was done at 3, where environment 0 was reset, changes nothing."""
-    other = rollout()._replace(action=rollout().action.at[3, 0].add(1))
-    assert other.action[3, 0] != rollout().action[3, 0]
-    again, _ = jax.jit(learner()[1].update)(KEY, state(), other)
+    other = rollout()._replace(action=rollout().action.copy())
+    other.action[3, 0] += 1
+    again, _ = compiled("update")(KEY, state(), other)
     jax.tree.map(np.testing.assert_array_equal, again.params.curiosity, updated()[0].params.curiosity)
 
 
@@ -171,7 +167,7 @@ def test_the_inverse_error_by_hand(kind):
     spec = EnvSpec(kind, "jax", Box((3,)), space)
     rng = np.random.default_rng(1)
     shapes = jax.eval_shape(lambda: curiosity_model.make_model(KEY, spec, 6, "nature"))
-    model = jax.tree.map(lambda s: jnp.float32(rng.normal(size=s.shape)), shapes)
+    model = jax.tree.map(lambda s: np.float32(rng.normal(size=s.shape)), shapes)
     before, after = np.float32(rng.normal(size=(2, 6)))
     guess = layers(model.inverse, np.concatenate([before, after]))
     log_softmax = lambda x: x - np.log(np.exp(x).sum())
@@ -187,10 +183,10 @@ def test_the_inverse_error_by_hand(kind):
 
 def test_the_loss_weighs_the_two_errors():
     obs = rollout().obs[0]
-    batch = curiosity_model.Transitions(
-        obs, rollout().action[0], rollout().obs[1], jnp.array([1.0, 1.0, 0.0, 1.0])
-    )
-    total, metrics = curiosity_model.curiosity_loss(0.3, VECTOR.action, state().params.curiosity, batch)
+    weight = np.float32([1.0, 1.0, 0.0, 1.0])
+    batch = curiosity_model.Transitions(obs, rollout().action[0], rollout().obs[1], weight)
+    loss = jax.jit(partial(curiosity_model.curiosity_loss, 0.3, VECTOR.action))
+    total, metrics = jax.device_get(loss(state().params.curiosity, batch))
     expected = 0.7 * metrics["curiosity/forward"] + 0.3 * metrics["curiosity/inverse"]
     np.testing.assert_allclose(total, expected, rtol=1e-6)
 
@@ -199,15 +195,15 @@ def test_others_see_the_policy():
     plain, whole = learner()
     obs, bare = rollout().obs, LearnerState(state().params, state().statistics, (), (), ())
     inner = policy_of(bare)
-    assert_close(whole.policy_terms(bare, obs), plain.policy_terms(inner, obs))
-    assert_close(whole.value(state(), obs), plain.value(policy_of(state()), obs))
-    assert whole.distance(bare, bare, obs).max() < 1e-6
+    assert_close(compiled("policy_terms")(bare, obs), jax.jit(plain.policy_terms)(inner, obs))
+    assert_close(compiled("value")(state(), obs), jax.jit(plain.value)(policy_of(state()), obs))
+    assert np.max(compiled("distance")(bare, bare, obs)) < 1e-6
     left = whole.on_restart(state())
     assert not np.any(left.private.curiosity.running)
     visitor = whole.for_evaluation(state(), 9)
-    noise = jnp.zeros((9, 3))
-    action, memory = whole.act(visitor, obs[0, :1].repeat(9, 0), noise, jnp.ones(9, bool))
-    np.testing.assert_array_equal(action, plain.act(policy_of(visitor), obs[0, :1].repeat(9, 0), noise)[0])
+    noise, seen = np.zeros((9, 3), np.float32), obs[0, :1].repeat(9, 0)
+    action, memory = compiled("act")(visitor, seen, noise, np.ones(9, bool))
+    np.testing.assert_array_equal(action, jax.jit(plain.act)(policy_of(visitor), seen, noise)[0])
     assert jax.tree.structure(memory) == jax.tree.structure(state().private)
 
 
@@ -258,16 +254,22 @@ def two():
 @pytest.mark.parametrize("part", ["curiosity", "actor"])
 def test_averages_are_of_the_named_part(part):
     exchange = select((part,), average())
-    here = Scores(jnp.ones(2), jnp.ones(2), jnp.ones(2, jnp.int32), jnp.ones(2, bool))
-    memory, cohort = exchange.init(two()._replace(private=()))
-    _, cohort, _ = exchange.apply(KEY, memory, cohort, here)
+    one = np.ones(2, np.float32)
+    here = Scores(one, one, np.ones(2, np.int32), np.ones(2, bool))
+
+    @jax.jit
+    def met(cohort):
+        memory, cohort = exchange.init(cohort)
+        return exchange.apply(KEY, memory, cohort, here)[1]
+
+    cohort = jax.device_get(met(two()._replace(private=())))
     before, after = two().params, cohort.params
     parts = lambda params: {
         "curiosity": params.curiosity,
         "actor": params.policy.actor,
         "critic": params.policy.critic,
     }
-    mean = jax.tree.map(lambda x: jnp.broadcast_to(x.mean(0), x.shape), parts(before)[part])
+    mean = jax.tree.map(lambda x: np.broadcast_to(x.mean(0), x.shape), parts(before)[part])
     assert_close(parts(after)[part], mean)
     for other in parts(before).keys() - {part}:
         jax.tree.map(np.testing.assert_array_equal, parts(after)[other], parts(before)[other])
@@ -279,7 +281,7 @@ def test_parts_that_are_not_there_are_named():
 
 
 def test_a_copy_is_as_curious_as_its_parent():
-    copied = copy_parents(two(), jnp.array([1, 1]))
+    copied = jax.device_get(jax.jit(copy_parents)(two(), np.array([1, 1])))
     for tree in (copied.params, copied.opt_state):
         assert isinstance(tree, WithCuriosity)
         jax.tree.map(lambda x: np.testing.assert_array_equal(x[0], x[1]), tree.curiosity)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.distributed.mesh import DATA
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.probes import counter
 from shoal.errors import ShoalError
@@ -46,7 +47,7 @@ class Linear(NamedTuple):
 def linear(key, spec, num_outputs):
     (size,) = spec.observation.shape
     actor = np.random.default_rng(1).normal(size=(size, num_outputs))
-    return Linear(jnp.float32(actor), jnp.zeros(size))
+    return Linear(np.float32(actor), np.zeros(size, np.float32))
 
 
 def setup_for(config):
@@ -54,17 +55,25 @@ def setup_for(config):
 
 
 @cache
+def compiled(function, config):
+    return jax.jit(partial(function, setup_for(config)))
+
+
 def update_of(config):
-    return jax.jit(partial(ppo.update, setup_for(config)))
+    return compiled(ppo.update, config)
+
+
+def begun(config):
+    return jax.device_get(ppo.init(setup_for(config), KEY))
 
 
 def rollout_of(seed, shape=(8, 4)):
     rng = np.random.default_rng(seed)
     terminated, truncated, valid = random_ends(rng, shape)
-    obs = jnp.float32(rng.normal(size=(shape[0] + 1, shape[1], 4)))
-    reward = jnp.float32(np.where(valid, rng.normal(1.0, 1.0, shape), 0.0))
-    action = jnp.asarray(rng.integers(0, 2, shape))
-    return Rollout(obs[:-1], action, reward, *map(jnp.asarray, (terminated, truncated, valid)), obs[-1])
+    obs = np.float32(rng.normal(size=(shape[0] + 1, shape[1], 4)))
+    reward = np.float32(np.where(valid, rng.normal(1.0, 1.0, shape), 0.0))
+    action = rng.integers(0, 2, shape).astype(np.int32)
+    return Rollout(obs[:-1], action, reward, terminated, truncated, valid, obs[-1])
 
 
 def assert_close(a, b, **tolerance):
@@ -90,8 +99,8 @@ def assert_equal(a, b):
 )
 def test_rewards_between_their_bounds(settings, expected):
     config = with_settings(PPOConfig(), **settings)
-    hypers = ppo.init(setup_for(config), KEY).hypers
-    assert targets.clip_rewards(config, hypers, jnp.array([-7.0, -0.5, 3.0])).tolist() == expected
+    found = targets.clip_rewards(config, begun(config).hypers, np.float32([-7.0, -0.5, 3.0]))
+    assert found.tolist() == expected
 
 
 SEEN = [-2.0, 3.0]  # the least and the largest reward, for `dynamic`
@@ -109,14 +118,13 @@ SEEN = [-2.0, 3.0]  # the least and the largest reward, for `dynamic`
 def test_targets_are_rewards_to_go_with_a_bounded_value_where_they_are_cut_off(settings, low, high):
     """The critic says 10 times the first number; the sums are written out; advantages stay as they were."""
     config = with_settings(SMALL, gamma=0.5, **settings)
-    setup, rollout = setup_for(config), rollout_of(2)
-    state = ppo.init(setup, KEY)
-    state = state._replace(params=state.params._replace(critic=jnp.array([10.0, 0.0, 0.0, 0.0])))
+    state, rollout = begun(config), rollout_of(2)
+    state = state._replace(params=state.params._replace(critic=np.float32([10.0, 0.0, 0.0, 0.0])))
     if config.value.bootstrap_clip == "dynamic":
-        state = state._replace(private=state.private._replace(reward_range=jnp.array(SEEN)))
-    batch = ppo.assess(setup, state, rollout)
+        state = state._replace(private=state.private._replace(reward_range=np.float32(SEEN)))
+    batch = jax.device_get(compiled(ppo.assess, config)(state, rollout))
     obs = np.concatenate([rollout.obs, rollout.last_obs[None]])
-    terminated, truncated = np.asarray(rollout.terminated), np.asarray(rollout.truncated)
+    terminated, truncated = rollout.terminated, rollout.truncated
     expected, kinds = np.zeros((8, 4)), set()
     for t, e in zip(*np.nonzero(rollout.valid), strict=True):
         last = next((k for k in range(t, 8) if terminated[k, e] or truncated[k, e]), 7)
@@ -126,20 +134,19 @@ def test_targets_are_rewards_to_go_with_a_bounded_value_where_they_are_cut_off(s
         expected[t, e] = sum(rewards) + 0.5 ** (last + 1 - t) * bootstrap
     assert {(True, False), (False, True), (False, False)} <= kinds
     np.testing.assert_allclose(np.where(rollout.valid, batch.target.reshape(8, 4), 0), expected, atol=1e-5)
-    plain = ppo.assess(setup_for(replace(SMALL, gamma=0.5)), state, rollout)
+    plain = compiled(ppo.assess, replace(SMALL, gamma=0.5))(state, rollout)
     assert_equal(batch.advantage, plain.advantage)
     assert np.any(batch.target != plain.target)
 
 
 def test_the_dynamic_bounds_are_those_of_all_rewards_so_far():
     """Valid ones, as the learner sees them; a reset's reward is none."""
-    update = update_of(with_settings(SMALL, bootstrap_clip="dynamic", clip_reward=2.0))
-    state = ppo.init(setup_for(with_settings(SMALL, bootstrap_clip="dynamic", clip_reward=2.0)), KEY)
-    seen = []
+    config = with_settings(SMALL, bootstrap_clip="dynamic", clip_reward=2.0)
+    update, state, seen = update_of(config), begun(config), []
     for seed in (2, 3):
         rollout = rollout_of(seed)
-        rollout = rollout._replace(reward=jnp.where(rollout.valid, rollout.reward, -99.0))
-        seen.extend(np.clip(np.asarray(rollout.reward)[np.asarray(rollout.valid)], -2, 2))
+        rollout = rollout._replace(reward=np.where(rollout.valid, rollout.reward, np.float32(-99)))
+        seen.extend(np.clip(rollout.reward[rollout.valid], -2, 2))
         state, _ = update(KEY, state, rollout)
         assert state.private.reward_range.tolist() == [min(seen), max(seen)]
 
@@ -161,20 +168,22 @@ def test_bounds_that_are_none(settings, told):
 
 # Values in units of their own
 
-NORMED = with_settings(SMALL, norm_value=True, ent_coef=0.0)
+NORMED = with_settings(SMALL, norm_value=True)
+RECALCULATED = with_settings(NORMED, recalc_adv=True, norm_adv="batch")
 
 
 def test_the_critic_learns_in_units_that_rewards_do_not_change():
     """A thousandfold reward: the same steps of policy and critic, values a thousandfold."""
-    setup, ends = setup_for(NORMED), []
-    for scale in (1.0, 1000.0):
-        state = ppo.init(setup, KEY)
+    ends, value, start = [], compiled(ppo.value, RECALCULATED), begun(RECALCULATED)
+    start = start._replace(hypers=start.hypers._replace(ent_coef=np.float32(0)))
+    for scale in (np.float32(1), np.float32(1000)):
+        state = start
         for seed in range(3):
             rollout = rollout_of(seed)
-            state, metrics = update_of(NORMED)(KEY, state, rollout._replace(reward=scale * rollout.reward))
-        ends.append((state.params, metrics, ppo.value(setup, state, rollout.obs) / scale))
-    start = ppo.init(setup, KEY).params
-    assert np.max(np.abs(ends[0][0].actor - start.actor)) > 0.03
+            rollout = rollout._replace(reward=scale * rollout.reward)
+            state, metrics = jax.device_get(update_of(RECALCULATED)(KEY, state, rollout))
+        ends.append((state.params, metrics, np.asarray(value(state, rollout.obs)) / scale))
+    assert np.max(np.abs(ends[0][0].actor - start.params.actor)) > 0.03
     assert_close(ends[0], ends[1], rtol=1e-3, atol=1e-4)
 
 
@@ -182,19 +191,22 @@ def test_moments_take_in_targets_before_the_epochs_and_values_are_told_by_the_ol
     """Two rollouts: the first with empty moments, mean 0 and deviation 1, the second with the first's."""
     setup = setup_for(NORMED)
     monkeypatch.setattr(ppo, "learn", lambda setup, key, state, rollout, batch: (state, batch))
-    state = ppo.init(setup, KEY)
-    state = state._replace(params=state.params._replace(critic=jnp.array([1.0, 2.0, 0.0, 0.0])))
+    update = jax.jit(partial(ppo.update, setup))
+    take_in = jax.jit(lambda moments, target, valid: merge(moments, summarise(target, valid)))
+    advantages = jax.jit(lambda *given: generalised_advantages(*given, 0.99, 0.95))
+    state = begun(NORMED)
+    state = state._replace(params=state.params._replace(critic=np.float32([1.0, 2.0, 0.0, 0.0])))
     moments = empty()
     for seed in (4, 5):
         rollout = rollout_of(seed)
         mean, deviation = float(moments.mean), float(targets.deviation(moments))
         said = np.concatenate([rollout.obs, rollout.last_obs[None]]) @ np.array([1.0, 2.0, 0.0, 0.0])
-        told = jnp.float32(mean + deviation * said)
+        told = np.float32(mean + deviation * said)
         ends = (rollout.terminated, rollout.truncated, rollout.valid)
-        advantage = generalised_advantages(rollout.reward, told[:-1], told[1:], *ends, 0.99, 0.95)
+        advantage = np.asarray(advantages(rollout.reward, told[:-1], told[1:], *ends))
         target = (advantage + told[:-1]).reshape(-1)
-        moments = merge(moments, summarise(target, rollout.valid.reshape(-1)))
-        state, batch = ppo.update(setup, KEY, state, rollout)
+        moments = jax.device_get(take_in(moments, target, rollout.valid.reshape(-1)))
+        state, batch = jax.device_get(update(KEY, state, rollout))
         assert_close(state.statistics.targets, moments, rtol=1e-5)
         np.testing.assert_allclose(batch.advantage, advantage.reshape(-1), atol=1e-4)
         spread = np.sqrt(float(moments.m2 / moments.count))
@@ -207,39 +219,46 @@ def test_moments_take_in_targets_before_the_epochs_and_values_are_told_by_the_ol
 # Advantages calculated again
 
 
-@pytest.mark.parametrize("settings", [{}, {"norm_value": True, "norm_adv": "batch"}])
-def test_every_epoch_but_the_first_has_new_advantages(settings):
+@pytest.mark.parametrize("config", [with_settings(SMALL, recalc_adv=True), RECALCULATED])
+def test_every_epoch_but_the_first_has_new_advantages(config):
     """By hand: one step of the optimiser after another, the critic asked in between, the log-probs kept."""
-    config = with_settings(SMALL, recalc_adv=True, **settings)
-    setup, rollout = setup_for(config), rollout_of(6)
-    before = ppo.init(setup, KEY)
+    setup, before, rollout = setup_for(config), begun(config), rollout_of(6)
     found, _ = update_of(config)(KEY, before, rollout)
-    assess, improve = (jax.jit(partial(f, setup)) for f in (ppo.assess, ppo.improve))
-    first = assess(before, rollout)
+
+    @jax.jit
+    def minibatches(state, batch):
+        parts = partial(arrange, ppo.normalise_targets(setup, state, batch))
+        parts = jax.vmap(parts)(shuffles(KEY, 2, 8, stratify(8, 4, 2), 2))  # (epoch, minibatch, ...)
+        weighed = jax.vmap(jax.vmap(partial(weigh, config.norm_adv, ())))(parts.advantage, parts.weight)
+        return parts._replace(advantage=weighed[0], weight=weighed[1])
+
+    assess, improve = compiled(ppo.assess, config), compiled(ppo.improve, config)
+    first = jax.device_get(assess(before, rollout))
     state = ppo.update_target_moments(setup, before, first)  # of the first update: nothing is annealed yet
-    strata = stratify(8, 4, 2)
     carry = (state.params, state.opt_state)
-    for epoch, blocks in enumerate(shuffles(KEY, 2, 8, strata, 2)):
+    for epoch in range(2):
         now = first
         if epoch:
             again = assess(state._replace(params=carry[0]), rollout)
             now = first._replace(value=again.value, advantage=again.advantage, target=again.target)
             assert np.any(now.advantage != first.advantage)
-        parts = arrange(ppo.normalise_targets(setup, state, now), blocks)
+        parts = jax.device_get(minibatches(state, now))
         for i in range(2):
-            part = trees.take(parts, i)
-            advantage, weight = weigh(config.norm_adv, (), part.advantage, part.weight)
-            carry, _ = improve(state, carry, part._replace(advantage=advantage, weight=weight))
+            carry, _ = improve(state, carry, jax.tree.map(lambda x: x[epoch, i], parts))  # noqa: B023
     assert_close(found.params, carry[0], rtol=1e-4, atol=1e-6)
-    off, _ = update_of(with_settings(config, recalc_adv=False))(KEY, before, rollout)
-    assert np.max(np.abs(off.params.actor - found.params.actor)) > 1e-5
+    if config != RECALCULATED:
+        off, _ = update_of(SMALL)(KEY, before, rollout)
+        assert np.max(np.abs(off.params.actor - found.params.actor)) > 1e-5
 
 
 def test_with_one_epoch_there_is_nothing_to_recalculate():
+    """The program is the same."""
     once = replace(SMALL, update_epochs=1)
-    state, rollout = ppo.init(setup_for(once), KEY), rollout_of(7)
-    on, off = (update_of(with_settings(once, recalc_adv=flag))(KEY, state, rollout) for flag in (True, False))
-    assert_equal(on, off)
+    state, rollout, programs = begun(once), rollout_of(7), []
+    for flag in (True, False):
+        config = with_settings(once, recalc_adv=flag)
+        programs.append(str(jax.make_jaxpr(partial(ppo.update, setup_for(config)))(KEY, state, rollout)))
+    assert programs[0] == programs[1]
 
 
 # Schedules
@@ -249,13 +268,13 @@ def test_the_update_goes_by_the_hypers_of_the_moment_and_leaves_them_as_they_are
     """After five of ten updates: the rate halved, the value's weight doubled, as if they had been set so."""
     plan = ("vf_coef=linear(1.5)", "gamma=step(0.5, 5 iterations)")
     config = replace(SMALL, schedules=plan)
-    state, rollout = ppo.init(setup_for(config), KEY), rollout_of(8)
-    state = state._replace(private=state.private._replace(num_updates=jnp.int32(5)))
+    state, rollout = begun(config), rollout_of(8)
+    state = state._replace(private=state.private._replace(num_updates=np.int32(5)))
     found, metrics = update_of(config)(KEY, state, rollout)
     assert_equal(found.hypers, state.hypers)
     reported = [metrics[name] for name in ("learning_rate", "vf_coef", "gamma")]
     np.testing.assert_allclose(reported, [0.005, 1.0, 0.5])
-    set_so = state.hypers._replace(vf_coef=jnp.float32(1.0), gamma=jnp.float32(0.5))
+    set_so = state.hypers._replace(vf_coef=np.float32(1.0), gamma=np.float32(0.5))
     expected, _ = update_of(SMALL)(KEY, state._replace(hypers=set_so), rollout)
     assert_close(found.params, expected.params, rtol=1e-6)
 
@@ -281,11 +300,37 @@ ALL = with_settings(
 RUN = TrainConfig("Pendulum-v1", algo=ALL, steps=64 * 4, learners=2, seed=3, hard_resets=True)
 
 
+def test_devices_that_share_a_learner_change_no_numbers():
+    """Each with two of its four environments, twice."""
+    setup, update = setup_for(ALL), update_of(ALL)
+    sharded = setup._replace(shards=2)
+    by_env = jax.tree.map(lambda _: None, begun(ALL))
+    by_env = by_env._replace(private=by_env.private._replace(discounted_return=0))
+    axes = (None, by_env, Rollout(1, 1, 1, 1, 1, 1, last_obs=0))
+    outs = (by_env, None)
+    devices = jax.jit(jax.vmap(partial(ppo.update, sharded), axes, outs, axis_name=DATA))
+    halves = lambda x, axis: x.reshape(*x.shape[:axis], 2, 2, *x.shape[axis + 1 :])
+    one = begun(ALL)
+    private = one.private._replace(discounted_return=halves(one.private.discounted_return, 0))
+    shared = one._replace(private=private)
+    for seed in range(2):
+        rollout = rollout_of(seed, (16, 4))
+        parts = jax.tree.map(partial(halves, axis=1), rollout._replace(last_obs=()))
+        parts = parts._replace(last_obs=halves(rollout.last_obs, 0))
+        key = jax.random.key(seed)
+        (one, metrics), (shared, told) = update(key, one, rollout), devices(key, shared, parts)
+        assert_close(metrics, told, rtol=1e-3, atol=1e-4)
+    returns = shared.private.discounted_return.reshape(4)
+    shared = shared._replace(private=shared.private._replace(discounted_return=returns))
+    assert_close(one, shared, rtol=1e-3, atol=1e-4)
+
+
 def advanced(config, mesh):
     trainer = make_trainer(config, network=linear, mesh=mesh)
     return trainer.advance(trainer.init(), np.int32(3))
 
 
+@pytest.mark.slow
 def test_cohorts_and_devices_change_no_numbers():
     """Two learners on one device, each shared by two, and the second of them alone."""
     (one, progress), (shared, shared_pulse) = (advanced(RUN, mesh) for mesh in ("1x1", "1x2"))
@@ -309,15 +354,16 @@ def test_a_hard_reset_begins_new_episodes_and_drops_those_under_way(hard):
     config = TrainConfig("counter", algo=algo, steps=16 * 3, hard_resets=hard)
     trainer = make_trainer(config, recipe=from_jax(counter(limit=5)), network=linear)
     state = trainer.init()
-    memory = state.cohort.private._replace(discounted_return=jnp.full((1, 2), 7.0))
+    memory = state.cohort.private
+    memory = memory._replace(discounted_return=memory.discounted_return + 7.0)
     state = state._replace(cohort=state.cohort._replace(private=memory))
     for _ in range(2):
         state, rollout = trainer.stages.collect(state)
         state = state._replace(iteration=state.iteration + 1)
-    counted = np.asarray(rollout.obs)[:, 0, 0, 0].tolist()
+    rollout, episodes = jax.device_get((rollout, state.envs.episodes))
+    counted = rollout.obs[:, 0, 0, 0].tolist()
     assert counted == ([0, 1, 2, 3, 4, 5, 0, 1] if hard else [2, 3, 4, 5, 0, 1, 2, 3])
     assert bool(rollout.episode_starts[0].all()) == hard
-    episodes = state.envs.episodes
     assert episodes.returns[0, : episodes.finished[0]].tolist() == [5.0] * 4
     assert episodes.running_length.tolist() == ([[2, 2]] if hard else [[4, 4]])
     assert state.cohort.private.discounted_return.tolist() == ([[0, 0]] if hard else [[7, 7]])
@@ -332,7 +378,8 @@ def test_hard_resets_of_environments_outside(backend):
     state, starts = trainer.init(), []
     for _ in range(3):
         state, rollout = trainer.stages.collect(state)
-        starts.append(np.asarray(rollout.obs)[0].reshape(-1))
+        rollout = jax.device_get(rollout)
+        starts.append(rollout.obs[0].reshape(-1))
         assert rollout.episode_starts[0].all()
         assert rollout.valid.all()
         assert np.abs(starts[-1]).max() <= 0.05 < np.abs(rollout.obs).max()

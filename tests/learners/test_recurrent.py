@@ -226,7 +226,7 @@ def played(kind, ending):
         alone = jax.tree.map(lambda x: x[:, 0], rollout._replace(last_obs=()))
         return worlds, trees.take(after, 0), alone._replace(last_obs=rollout.last_obs[0])
 
-    worlds, acted, first = act(jax.jit(learner.init)(KEY), begin(jax.random.split(KEY, (1, 4))))
+    worlds, acted, first = act(learner.init(KEY), begin(jax.random.split(KEY, (1, 4))))
     before, _ = jax.device_get(update(KEY, acted, first))
     _, after, second = act(before, worlds)
     return learner, setup, first, before, second, after
@@ -413,13 +413,13 @@ def test_memories_outlast_rollouts_and_end_with_episodes():
 
     @jax.jit
     def begin(key):
-        return reset_envs(env, jax.random.split(key, (1, 4)), ()), jax.vmap(learner.init)(key[None])
+        return reset_envs(env, jax.random.split(key, (1, 4)), ())
 
     @jax.jit
     def go_on(number, worlds, state):
         return collect(env, learner, 5, jax.random.fold_in(KEY, number)[None], state, worlds)[:2]
 
-    worlds, state = begin(KEY)
+    worlds, state = begin(KEY), jax.tree.map(lambda x: np.asarray(x)[None], learner.init(KEY))
     for number in range(40):
         worlds, state = go_on(number, worlds, state)
     returns = np.asarray(worlds.episodes.returns)
@@ -430,11 +430,12 @@ def test_memories_outlast_rollouts_and_end_with_episodes():
 def test_evaluation_and_play_remember():
     """Episodes of 150 steps, of which evaluation plays 64 at a time."""
     recipe, learner = by_hand(150)
-    cohort = jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 2))
+    states = jax.device_get([learner.init(jax.random.key(number)) for number in range(2)])
+    cohort = jax.tree.map(lambda *rows: np.stack(rows), *states)
     returns, lengths = play_episodes(recipe, learner, cohort, episodes=8)
     assert np.all(returns == 1.0)
     assert set(lengths.ravel()) == {149, 150}
-    episode = trajectory(recipe, learner, jax.tree.map(lambda x: x[:1], jax.device_get(cohort)), seed=0)
+    episode = trajectory(recipe, learner, jax.tree.map(lambda x: x[:1], cohort), seed=0)
     assert episode.reward.sum() == 1.0
     assert episode.action[-1] == 1  # who has forgotten takes 0
 

@@ -17,12 +17,14 @@ from shoal.learners.team_config import TeamConfig
 from shoal.learners.wrappers.match import join, match
 from shoal.learners.wrappers.team import team
 from shoal.learners.wrappers.team_views import sight, sight_space
+from shoal.nets.actor_critic import actor_critic
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import progress_reports
 from shoal.training.program import make_trainer
 from shoal.training.rollout import collect, reset_envs
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Rollout
+from tests.learners.lab import plainly
 
 T, E, A = 8, 4, 3
 SMALL = PPOConfig(num_envs=E, num_steps=T, num_minibatches=2, update_epochs=2, hidden=(8,))
@@ -65,43 +67,64 @@ def spec_of(**given):
     return EnvSpec("made up", "jax", Box((2,)), Discrete(4), agents=A, **given)
 
 
-def made(config, spec):
-    return team(
-        lambda seen, num: ppo(replace(config, num_envs=num), seen, LearnerContext(10)), config.team, spec, E
-    )
+def player(config, spec, num_envs):
+    network = plainly(actor_critic(hidden=config.hidden))
+    return ppo(replace(config, num_envs=num_envs), spec, LearnerContext(10, network=network))
 
 
-def made_up(key, spec=None, **parts):
+def made(config, spec, wrap=lambda learner: learner):
+    """A team's learner; `wrap` changes the learner of each policy."""
+    return team(lambda seen, num: wrap(player(config, seen, num)), config.team, spec, E)
+
+
+def adding_up(learner):
+    """With an update that adds a weighted sum of what was earned to every parameter: it compiles quickly."""
+
+    def update(key, state, rollout):
+        earned = jnp.where(rollout.valid, rollout.reward, 0.0)
+        earned = 1.0 + jnp.sum(earned * jnp.arange(earned.size, dtype=jnp.float32).reshape(earned.shape))
+        return state._replace(params=jax.tree.map(lambda x: x + earned, state.params)), {}
+
+    return learner._replace(update=update)
+
+
+def begun(learner, seed=0):
+    return jax.device_get(learner.init(jax.random.key(seed)))
+
+
+def noise_for(learner, num_envs=E):
+    noise = jax.jit(lambda key: learner.draw(key, (1, num_envs)))(jax.random.key(3))
+    return jax.tree.map(lambda x: np.asarray(x)[0], noise)
+
+
+def made_up(seed, **parts):
     """A rollout of random numbers, (T, E, A)."""
-    keys = jax.random.split(key, 6)
-    obs, last = jax.random.normal(keys[0], (T, E, A, 2)), jax.random.normal(keys[1], (E, A, 2))
+    rng = np.random.default_rng(seed)
+    obs, last = (np.float32(rng.normal(size=(*shape, A, 2))) for shape in ((T, E), (E,)))
     if parts:
         obs, last = {"obs": obs} | parts, {"obs": last} | {name: x[-1] for name, x in parts.items()}
-    over = jax.random.bernoulli(keys[2], 0.2, (T, E))
+    over = rng.random((T, E)) < 0.2
     return Rollout(
         obs=obs,
-        action=jax.random.randint(keys[3], (T, E, A), 0, 4),
-        reward=jax.random.normal(keys[4], (T, E, A)),
+        action=rng.integers(0, 4, (T, E, A)).astype(np.int32),
+        reward=np.float32(rng.normal(size=(T, E, A))),
         terminated=over,
-        truncated=jnp.zeros((T, E), bool),
-        valid=~jnp.concatenate([jnp.zeros((1, E), bool), over[:-1]]),
+        truncated=np.zeros((T, E), bool),
+        valid=~np.concatenate([np.zeros((1, E), bool), over[:-1]]),
         last_obs=last,
-        episode_starts=jnp.zeros((T, E), bool),
+        episode_starts=np.zeros((T, E), bool),
     )
 
 
 def test_agents_of_one_policy_are_rows_of_one_learner():
     """A agents in E worlds learn what one agent learns in A E worlds."""
     config = with_settings(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
-    learner, rollout = made(config, spec_of()), made_up(jax.random.key(1))
-    state = learner.init(jax.random.key(0))
-    after, metrics = jax.jit(learner.update)(jax.random.key(2), state, rollout)
+    learner, rollout = made(config, spec_of()), made_up(1)
+    after, metrics = jax.jit(learner.update)(jax.random.key(2), begun(learner), rollout)
 
-    alone = ppo(
-        replace(config, num_envs=E * A), EnvSpec("one", "jax", Box((2,)), Discrete(4)), LearnerContext(10)
-    )
+    alone = player(config, EnvSpec("one", "jax", Box((2,)), Discrete(4)), E * A)
     flat = lambda x: x.reshape(T, E * A, *x.shape[3:])
-    repeated = lambda x: jnp.repeat(x, A, 1)
+    repeated = lambda x: np.repeat(x, A, 1)
     rows = Rollout(
         *map(flat, (rollout.obs, rollout.action, rollout.reward)),
         *map(repeated, (rollout.terminated, rollout.truncated, rollout.valid)),
@@ -118,15 +141,15 @@ def test_agents_of_one_policy_are_rows_of_one_learner():
 def test_going_round_permutes_agents_and_nothing_else():
     """With agents one place further, actions are, and the team learns the same."""
     config = replace(SMALL, num_minibatches=1, update_epochs=1, norm_adv="batch")
-    learner, rollout = made(config, spec_of()), made_up(jax.random.key(1))
-    state, turn = learner.init(jax.random.key(0)), lambda x, axis: jnp.roll(x, 1, axis)
-    noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, E)))
-    episode_starts = jnp.ones(E, bool)
-    action, _ = learner.act(state, rollout.obs[0], noise, episode_starts)
-    transposed, _ = learner.act(state, turn(rollout.obs[0], 1), turn(noise, 1), episode_starts)
+    learner, rollout = made(config, spec_of()), made_up(1)
+    state, turn = begun(learner), lambda x, axis: np.roll(x, 1, axis)
+    noise, episode_starts = noise_for(learner), np.ones(E, bool)
+    act, value = jax.jit(learner.act), jax.jit(learner.value)
+    action, _ = act(state, rollout.obs[0], noise, episode_starts)
+    transposed, _ = act(state, turn(rollout.obs[0], 1), turn(noise, 1), episode_starts)
     np.testing.assert_array_equal(transposed, turn(action, 1))
-    values = learner.value(state, rollout.obs)
-    np.testing.assert_allclose(learner.value(state, turn(rollout.obs, 2)), turn(values, 2), atol=1e-6)
+    values = value(state, rollout.obs)
+    np.testing.assert_allclose(value(state, turn(rollout.obs, 2)), turn(values, 2), atol=1e-6)
 
     other = rollout._replace(
         obs=turn(rollout.obs, 2),
@@ -143,23 +166,24 @@ def test_the_dead_change_nothing():
     """What a dead agent saw, did and was paid does not reach the update, to the last bit."""
     config = with_settings(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
     spec = replace(spec_of(), observation={"obs": Box((2,)), "alive": Box(())})
-    alive = jnp.ones((T, E, A)).at[3:, 0, 1].set(0.0).at[5:, 2].set(0.0)
-    rollout = made_up(jax.random.key(1), alive=alive)
-    dead = alive == 0
+    alive = np.ones((T, E, A), np.float32)
+    alive[3:, 0, 1] = alive[5:, 2] = 0.0
+    rollout = made_up(1, alive=alive)
+    dead, wild = alive == 0, np.float32(1e3)
     rubbish = rollout._replace(
-        obs={"obs": jnp.where(dead[..., None], 1e3, rollout.obs["obs"]), "alive": alive},
-        action=jnp.where(dead, 3 - rollout.action, rollout.action),
-        reward=jnp.where(dead, -7.0, rollout.reward),
+        obs={"obs": np.where(dead[..., None], wild, rollout.obs["obs"]), "alive": alive},
+        action=np.where(dead, 3 - rollout.action, rollout.action),
+        reward=np.where(dead, np.float32(-7), rollout.reward),
     )
     rubbish = rubbish._replace(
-        last_obs={"obs": jnp.where(dead[-1][..., None], 1e3, rollout.last_obs["obs"]), "alive": alive[-1]}
+        last_obs={"obs": np.where(dead[-1][..., None], wild, rollout.last_obs["obs"]), "alive": alive[-1]}
     )
     learner = made(config, spec)
-    state, update = learner.init(jax.random.key(0)), jax.jit(learner.update)
-    one, two = (update(jax.random.key(2), state, given) for given in (rollout, rubbish))
+    state, update = begun(learner), jax.jit(learner.update)
+    one, two = (jax.device_get(update(jax.random.key(2), state, given)) for given in (rollout, rubbish))
     models = [(after.params, after.statistics, metrics) for after, metrics in (one, two)]
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, *models)))
-    living = rollout._replace(obs=rollout.obs | {"alive": jnp.ones_like(alive)})
+    living = rollout._replace(obs=rollout.obs | {"alive": np.ones_like(alive)})
     third = update(jax.random.key(2), state, living)[0]
     assert not np.array_equal(third.params.actor.layers[0].weight, one[0].params.actor.layers[0].weight)
 
@@ -168,55 +192,57 @@ def test_what_critics_see():
     """Own observation first, then those of the agents after it, going round; of a team alone on request."""
     obs = np.arange(A * 2, dtype=np.float32).reshape(A, 2) + 10
     spec = spec_of(teams=(0, 1, 0))
-    seen = sight(TeamConfig(agent_ids=True), spec, jnp.asarray(obs))
+    see = jax.jit(sight, static_argnums=(0, 1))
+    seen = see(TeamConfig(agent_ids=True), spec, obs)
     np.testing.assert_array_equal(seen["joint"][1], [12, 13, 14, 15, 10, 11])
     np.testing.assert_array_equal(seen["agent_id"], np.eye(3))
     np.testing.assert_array_equal(seen["obs"], obs)
-    own_team = sight(TeamConfig(critic_view="team"), spec, jnp.asarray(obs))["joint"]
+    own_team = see(TeamConfig(critic_view="team"), spec, obs)["joint"]
     np.testing.assert_array_equal(own_team, [[10, 11, 14, 15], [12, 13, 0, 0], [14, 15, 10, 11]])
-    assert sight(TeamConfig(critic_view="local"), spec, jnp.asarray(obs)).shape == (3, 2)
+    assert see(TeamConfig(critic_view="local"), spec, obs).shape == (3, 2)
     told = replace(spec, observation={"obs": Box((2,)), "state": Box((1,))})
-    parts = {"obs": jnp.asarray(obs), "state": jnp.full((A, 1), 7.0)}
-    np.testing.assert_array_equal(sight(TeamConfig(), told, parts)["joint"][2], [7, 14, 15])
+    parts = {"obs": obs, "state": np.full((A, 1), 7.0, np.float32)}
+    joint = jax.jit(lambda parts: sight(TeamConfig(), told, parts))(parts)["joint"]
+    np.testing.assert_array_equal(joint[2], [7, 14, 15])
     assert sight_space(TeamConfig(), told)["joint"].shape == (3,)
 
 
 def test_actors_see_nothing_of_the_others():
-    learner, obs = made(SMALL, spec_of()), jax.random.normal(jax.random.key(0), (E, A, 2))
-    state, episode_starts = learner.init(jax.random.key(1)), jnp.ones(E, bool)
-    noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, E)))
-    changed = obs.at[:, 1].add(3.0)
-    one, two = (learner.act(state, x, noise, episode_starts)[0] for x in (obs, changed))
+    learner, obs = made(SMALL, spec_of()), np.float32(np.random.default_rng(0).normal(size=(E, A, 2)))
+    state, noise, act, value = begun(learner), noise_for(learner), *map(jax.jit, (learner.act, learner.value))
+    changed = obs + np.float32([[0], [3], [0]])
+    one, two = (np.asarray(act(state, x, noise, np.ones(E, bool))[0]) for x in (obs, changed))
     np.testing.assert_array_equal(one[:, [0, 2]], two[:, [0, 2]])
-    apart = np.asarray(learner.value(state, obs) != learner.value(state, changed))
-    assert apart.all()
+    assert np.all(np.asarray(value(state, obs)) != np.asarray(value(state, changed)))
 
 
 def test_teams_are_paid_together_on_request():
     """The reward a learner sees is its team's sum: the update is that of a rollout with those rewards."""
-    spec, rollout = spec_of(teams=(0, 1, 0)), made_up(jax.random.key(1))
-    shared = made(with_settings(SMALL, team_reward=True, policies="shared"), spec)
-    plain = made(with_settings(SMALL, policies="shared"), spec)
+    spec, rollout = spec_of(teams=(0, 1, 0)), made_up(1)
+    shared = made(with_settings(SMALL, team_reward=True, policies="shared"), spec, adding_up)
+    plain = made(with_settings(SMALL, policies="shared"), spec, adding_up)
     r = rollout.reward
-    summed = jnp.stack([r[..., 0] + r[..., 2], r[..., 1], r[..., 0] + r[..., 2]], -1)
-    state = plain.init(jax.random.key(0))
+    summed = np.stack([r[..., 0] + r[..., 2], r[..., 1], r[..., 0] + r[..., 2]], -1)
+    state = begun(plain)
     one = jax.jit(shared.update)(jax.random.key(2), state, rollout)[0]
     two = jax.jit(plain.update)(jax.random.key(2), state, rollout._replace(reward=summed))[0]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), one.params, two.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), one.params, two.params)
+    three = jax.jit(plain.update)(jax.random.key(2), state, rollout)[0]
+    assert not np.allclose(one.params.critic.layers[0].bias, three.params.critic.layers[0].bias)
 
 
 def test_policies_learn_in_turn_or_never():
-    same = lambda a, b: all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
-    rollout, spec = made_up(jax.random.key(1)), spec_of(teams=(0, 0, 1))
-    frozen = made(with_settings(SMALL, freeze=(1,)), spec)
-    state = frozen.init(jax.random.key(0))
+    same = lambda *trees: all(jax.tree.leaves(jax.tree.map(np.array_equal, *jax.device_get(trees))))
+    rollout, spec = made_up(1), spec_of(teams=(0, 0, 1))
+    frozen = made(with_settings(SMALL, freeze=(1,)), spec, adding_up)
+    state = begun(frozen)
     after = jax.jit(frozen.update)(jax.random.key(2), state, rollout)[0]
     assert same(after.params["team1"], state.params["team1"])
     assert not same(after.params["team0"], state.params["team0"])
 
-    turns = made(with_settings(SMALL, freeze_every=2), spec)
+    turns = made(with_settings(SMALL, freeze_every=2), spec, adding_up)
     update, learned = jax.jit(turns.update), []
-    state = turns.init(jax.random.key(0))
+    state = begun(turns)
     for number in range(5):
         after = update(jax.random.key(number), state, rollout)[0]
         learned.append([not same(after.params[name], state.params[name]) for name in ("team0", "team1")])
@@ -230,19 +256,17 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
         PPOConfig(), num_envs=4, num_steps=8, num_minibatches=1, hidden=(4,), past_selves=2, snapshot_every=3
     )
     env = game(PENNIES, teams=(0, 1))
-    learner = team(
-        lambda seen, num: ppo(replace(algo, num_envs=num), seen, LearnerContext(10)), algo.team, env.spec, 4
-    )
-    state = jax.jit(learner.init)(jax.random.key(0))
+    learner = made(algo, env.spec, adding_up)
+    state = begun(learner)
 
     def always(choice, params):
-        sure = jnp.full(2, -50.0).at[choice].set(50.0)
+        sure = np.float32([[50, -50], [-50, 50]])[choice]
         return eqx.tree_at(lambda params: params.actor.layers[-1].bias, params, sure)
 
     now = {name: always(0, params) for name, params in state.params.items()}
     then = {name: always(1, params) for name, params in state.params.items()}
     past = {
-        name: (jax.tree.map(lambda x: jnp.stack([x, x]), then[name]), state.private.past[name][1])
+        name: (jax.tree.map(lambda x: np.stack([x, x]), then[name]), state.private.past[name][1])
         for name in then
     }
     state = state._replace(params=now, private=state.private._replace(past=past))
@@ -250,12 +274,11 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     rows = from_jax(env).build(np.zeros((1, 4), np.uint32), False)
     worlds = jax.jit(partial(reset_envs, rows))(jax.random.split(jax.random.key(1), (1, 4)), ())
     play = jax.jit(partial(collect, rows, learner, 8))
-    _, _, rollout = play(jax.random.split(jax.random.key(2), 1), cohort, worlds)
+    _, _, rollout = jax.device_get(play(jax.random.key(2)[None], cohort, worlds))
     expected = np.array([[0, 0], [0, 0], [1, 0], [0, 1]])
     np.testing.assert_array_equal(rollout.action[:, 0], np.broadcast_to(expected, (8, 4, 2)))
-    visiting = learner.for_evaluation(state, 7)
-    noise = jax.tree.map(lambda x: x[0], learner.draw(jax.random.key(3), (1, 7)))
-    greedy, _ = jax.jit(learner.act)(visiting, jnp.ones((7, 2, 1)), noise, jnp.ones(7, bool))
+    visiting, noise = learner.for_evaluation(state, 7), noise_for(learner, 7)
+    greedy, _ = jax.jit(learner.act)(visiting, np.ones((7, 2, 1), np.float32), noise, np.ones(7, bool))
     np.testing.assert_array_equal(greedy, 0)
 
     one = jax.tree.map(lambda x: x[:, 0], rollout._replace(last_obs=()))._replace(
@@ -263,16 +286,18 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
     )
     theirs = np.zeros((4, 2), bool)
     theirs[2, 0] = theirs[3, 1] = True
-    other = one._replace(reward=jnp.where(theirs[None], 9.0, one.reward))
+    others = [one._replace(reward=np.where(who, np.float32(9), one.reward)) for who in (theirs, ~theirs)]
     update = jax.jit(learner.update)
-    results = [update(jax.random.key(4), state, given)[0] for given in (one, other)]
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, *(r.params for r in results))))
+    results = jax.device_get([update(jax.random.key(4), state, given)[0] for given in (one, *others)])
+    same = lambda a, b: all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
+    assert same(results[0].params, results[1].params)
+    assert not same(results[0].params, results[2].params)
 
     kept = results[0]
     for number in range(2):
-        kept = update(jax.random.key(number), kept, one)[0]
+        kept = jax.device_get(update(jax.random.key(number), kept, one)[0])
     first = jax.tree.map(lambda x: x[0], kept.private.past["team0"][0])
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, first, kept.params["team0"])))
+    assert same(first, kept.params["team0"])
 
 
 @pytest.mark.parametrize(
@@ -294,12 +319,13 @@ def test_settings_that_do_not_fit_are_refused(settings, said):
 def test_in_a_match_each_learner_plays_its_side():
     spec = spec_of(teams=(0, 1, 0))
     learner = made(with_settings(SMALL, policies="shared"), spec)
-    states = [learner.init(jax.random.key(k)) for k in (0, 1)]
-    game = match(learner, learner, spec)
-    obs, episode_starts = jax.random.normal(jax.random.key(2), (E, A, 2)), jnp.ones(E, bool)
-    noise = jax.tree.map(lambda x: 0 * x[0], learner.draw(jax.random.key(3), (1, E)))
-    alone = [np.asarray(learner.act(state, obs, noise, episode_starts)[0]) for state in states]
-    played, _ = game.act(game.for_evaluation(join(*states), E), obs, (noise, noise), episode_starts)
+    states = [begun(learner, seed) for seed in (0, 1)]
+    game, episode_starts = match(learner, learner, spec), np.ones(E, bool)
+    obs = np.float32(np.random.default_rng(2).normal(size=(E, A, 2)))
+    noise, act = jax.tree.map(np.zeros_like, noise_for(learner)), jax.jit(learner.act)
+    alone = [np.asarray(act(state, obs, noise, episode_starts)[0]) for state in states]
+    both = game.for_evaluation(join(*states), E)
+    played = np.asarray(jax.jit(game.act)(both, obs, (noise, noise), episode_starts)[0])
     np.testing.assert_array_equal(played[:, [0, 2]], alone[0][:, [0, 2]])
     np.testing.assert_array_equal(played[:, 1], alone[1][:, 1])
     assert not np.array_equal(alone[0], alone[1])
