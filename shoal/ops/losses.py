@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from shoal.ops.statistics import weighted_mean
+from shoal.types import Tree
 
 Error: TypeAlias = Callable[[Array, Array], Array]
 """error(value, target), one number per sample."""
@@ -72,6 +74,11 @@ def shares(terms: dict[str, Array]) -> dict[str, Array]:
     size = sum(jnp.abs(term) for term in terms.values()) + 1e-12
     parts = {name.replace("loss/", "loss_share/"): jnp.abs(term) / size for name, term in terms.items()}
     return parts | {"loss/total": jnp.asarray(sum(terms.values()))}
+
+
+def proximal(params: Tree, anchor: Tree) -> Array:
+    """||theta - anchor||^2 (FedProx, Li et al. 2020)."""
+    return optax.tree.norm(optax.tree.sub(params, anchor), squared=True)
 
 
 def adapt_kl_coef(kl_coef: Array, kl: Array, goal: Array) -> Array:

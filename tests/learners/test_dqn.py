@@ -272,10 +272,10 @@ def test_the_chance_of_a_random_action_falls_linearly_with_known_values():
     state = dqn.init(setup, KEY)
     for steps, chance in {0: 1.0, 100: 0.8, 200: 0.6, 400: 0.2, 401: 0.2, 800: 0.2}.items():
         now = state._replace(private=state.private._replace(num_steps=jnp.int32(steps)))
-        np.testing.assert_allclose(dqn.exploration(setup, now), chance, rtol=1e-6)
+        np.testing.assert_allclose(dqn.epsilon(setup, now), chance, rtol=1e-6)
     hypers = state.hypers._replace(exploration_initial=jnp.float32(0.6), exploration_final=jnp.float32(0.0))
     now = state._replace(private=state.private._replace(num_steps=jnp.int32(100)), hypers=hypers)
-    np.testing.assert_allclose(dqn.exploration(setup, now), 0.45, rtol=1e-6)
+    np.testing.assert_allclose(dqn.epsilon(setup, now), 0.45, rtol=1e-6)
 
 
 def test_the_chance_is_reported_and_follows_the_steps():

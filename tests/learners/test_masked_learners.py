@@ -84,20 +84,22 @@ def test_the_mask_is_neither_standardised_nor_seen():
 def test_random_actions_are_drawn_evenly_from_those_allowed():
     allowed = jnp.tile(jnp.array([[True, False, True, True, False]]), (9000, 1))
     noise = jax.random.uniform(jax.random.key(0), (9000,))
-    counts = np.bincount(dqn.pick_one(allowed, 5, noise), minlength=5)
+    counts = np.bincount(dqn.random_action(allowed, 5, noise), minlength=5)
     assert counts[[1, 4]].sum() == 0
     assert (np.abs(counts[[0, 2, 3]] - 3000) < 250).all()
-    assert dqn.pick_one(allowed[:1], 5, jnp.array([np.nextafter(np.float32(1), np.float32(0))])).item() == 3
+    assert (
+        dqn.random_action(allowed[:1], 5, jnp.array([np.nextafter(np.float32(1), np.float32(0))])).item() == 3
+    )
 
 
 def test_targets_are_of_allowed_actions_only():
     """Q' = (1, 9, 3) of which the second is forbidden: the target is 0 + gamma 3, chosen by Q = (2, 9, 5)."""
     config = DQNConfig(num_envs=1, batch_size=1, buffer_size=4, learning_starts=0, hidden=(4,))
-    setup = dqn.DQNSetup(config, RECIPE.spec, 3, 1)
+    setup = dqn.DQNSetup(config, RECIPE.spec, 3)
     obs = {"action_mask": jnp.array([[True, False, True]])}
-    judged = dqn.judge(setup, lambda obs: jnp.array([[1.0, 9.0, 3.0]]), obs)
-    chosen = jnp.argmax(dqn.judge(setup, lambda obs: jnp.array([[2.0, 9.0, 5.0]]), obs), -1)
-    assert dqn.pick(judged, chosen).tolist() == [3.0]
+    judged = dqn.action_values(setup, lambda obs: jnp.array([[1.0, 9.0, 3.0]]), obs)
+    chosen = jnp.argmax(dqn.action_values(setup, lambda obs: jnp.array([[2.0, 9.0, 5.0]]), obs), -1)
+    assert dqn.gather_values(judged, chosen).tolist() == [3.0]
     assert dqn.compared_values(setup, lambda obs: jnp.array([[1.0, 9.0, 3.0]]), obs).tolist() == [
         [1.0, 0.0, 3.0]
     ]

@@ -124,7 +124,7 @@ def test_a_number_whose_bounds_are_equal_is_held_still_and_has_no_entropy():
     fewer, expected = sac.sample(setup(two), other, jnp.zeros((1, 3)), noise[:, ::2])
     np.testing.assert_allclose(action, [[fewer[0, 0], 0.0, fewer[0, 1]]])
     np.testing.assert_allclose(log_prob, expected, rtol=1e-6)
-    assert sac.first_hypers(setup(FIXED)).target_entropy == -2
+    assert sac.initial_hypers(setup(FIXED)).target_entropy == -2
 
 
 # Actions
@@ -202,7 +202,7 @@ def test_targets_by_hand(alpha):
     config = setup(alpha=alpha, n_step=3)
     actor = saying([0.2, -0.3], [np.log(0.5), np.log(0.4)])
     params = Params(actor, (), (Says(2.0, 1.0), Says(-1.0, 1.5)), jnp.log(jnp.float32(0.7)))
-    found = sac.targets(config, sac.first_hypers(config), params, batch, jnp.float32(noise))
+    found = sac.targets(config, sac.initial_hypers(config), params, batch, jnp.float32(noise))
     u = np.array([0.2, -0.3]) + np.array([0.5, 0.4]) * noise
     normal = -(noise**2) / 2 - np.log([0.5, 0.4]) - np.log(2 * np.pi) / 2
     log_pi = np.sum(normal - np.log(1 - np.tanh(u) ** 2), 1)
@@ -225,8 +225,8 @@ def test_more_entropy_than_the_target_makes_it_worth_less(optimiser):
     config = setup(optimiser=optimiser, alpha_learning_rate=0.1, target_entropy=-1.0)
     start = gradients.optimiser(optimiser, 0.0).init(jnp.float32(0))
     carry = (Params((), (), (), jnp.float32(0)), OptStates((), (), start))
-    state = LearnerState((), (), (), hypers=sac.first_hypers(config), private=())
-    step = partial(sac.improve_temperature, config, state, carry)
+    state = LearnerState((), (), (), hypers=sac.initial_hypers(config), private=())
+    step = partial(sac.update_temperature, config, state, carry)
     for entropy, sign in ((-0.5, -1), (-1.5, 1)):
         params, _ = step(jnp.float32(entropy))
         size = 0.1 if optimiser == "adam" else 0.1 * 0.5
@@ -246,8 +246,8 @@ def test_a_temperature_that_is_given_stays():
 
 
 def test_the_target_is_minus_the_numbers_of_an_action_unless_given():
-    assert sac.first_hypers(setup()).target_entropy == -2
-    assert sac.first_hypers(setup(target_entropy=0.0)).target_entropy == 0
+    assert sac.initial_hypers(setup()).target_entropy == -2
+    assert sac.initial_hypers(setup(target_entropy=0.0)).target_entropy == 0
 
 
 # Whole updates

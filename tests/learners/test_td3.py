@@ -10,6 +10,7 @@ import pytest
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.errors import ShoalError
 from shoal.learners import replay, td3
+from shoal.learners.bounded_actions import from_bounds, to_bounds
 from shoal.learners.td3 import Hypers, TD3Config
 from shoal.ops import trees
 from shoal.settings import SHORT_NAMES, with_settings
@@ -40,7 +41,7 @@ def test_actions_fit_their_bounds_without_promoting_ranks(kind):
     """The suite forbids it (conftest.py)."""
     space = SPACES[kind]
     action = jnp.zeros((5, 2, int(np.prod(space.shape))))
-    assert td3.from_bounds(space, td3.to_bounds(space, action)).shape == action.shape
+    assert from_bounds(space, to_bounds(space, action)).shape == action.shape
 
 
 def test_an_action_whose_bounds_are_equal_is_neither_learned_nor_undefined():
@@ -49,9 +50,9 @@ def test_an_action_whose_bounds_are_equal_is_neither_learned_nor_undefined():
     setup = td3.TD3Setup(with_settings(TD3Config(), **SMALL), EnvSpec("fixed", "jax", Box((3,)), space), 3)
     chosen = td3.policy(setup, lambda obs: jnp.full((1, 3), 0.3), jnp.zeros((1, 3)))
     np.testing.assert_allclose(chosen, [[np.tanh(0.3), 0.0, np.tanh(0.3)]], rtol=1e-6)
-    outside = td3.to_bounds(space, jnp.array([[0.5, 0.7, -0.5]]))
+    outside = to_bounds(space, jnp.array([[0.5, 0.7, -0.5]]))
     np.testing.assert_allclose(outside, [[0.5, 0.5, 0.5]])
-    np.testing.assert_allclose(td3.from_bounds(space, outside), [[0.5, 0.0, -0.5]])
+    np.testing.assert_allclose(from_bounds(space, outside), [[0.5, 0.0, -0.5]])
 
 
 def spec(kind="asymmetric", shape=(3,)):
