@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from shoal.distributed.mesh import DATA
 from shoal.errors import ShoalError
 from shoal.nets.actor_critic import NetworkMaker
 from shoal.nets.recurrent import RecurrentNetworkMaker
@@ -33,9 +34,14 @@ class LearnerContext(NamedTuple):
 ALONE = LearnerContext()
 
 
+def data_axes(shards: int) -> tuple[str, ...]:
+    """The mapped axes over which a learner's environments are divided."""
+    return (DATA,) if shards > 1 else ()
+
+
 def check_single_agent(name: str, spec: EnvSpec, context: LearnerContext) -> None:
-    """Raise where an algorithm is asked for teams, or for a network, that only ppo takes."""
+    """Raise where an algorithm is asked for teams, or for a network of your own: only ppo supports them."""
     if spec.agents is not None:
-        raise ShoalError(f"{spec.name} has {spec.agents} agents, and {name} plays alone: use ppo")
+        raise ShoalError(f"{spec.name} has {spec.agents} agents, and {name} supports one: use ppo")
     if context.network:
-        raise ShoalError(f"networks of your own are for ppo, not for {name}")
+        raise ShoalError(f"{name} does not support networks of your own: use ppo")

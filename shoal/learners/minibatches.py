@@ -76,6 +76,14 @@ def shuffles(
     return jnp.moveaxis(blocks, 0, 2).reshape(num_epochs, num_minibatches, -1)
 
 
+def draw_orders(
+    key: Array, num_epochs: int, num_steps: int, num_envs: int, num_minibatches: int, shards: int = 1
+) -> Array:
+    """Which blocks each minibatch of each epoch has, of a rollout of T steps in E environments."""
+    strata = stratify(num_steps, num_envs, num_minibatches, shards)
+    return shuffles(key, num_epochs, num_steps, strata, num_minibatches, shards)
+
+
 def permutations(bits: Array) -> Array:
     """Random permutations along the last axis, from random bits.
 

@@ -127,16 +127,16 @@ class PPOConfig:
         return self.num_envs * self.num_steps
 
     @property
-    def rows(self) -> int:
+    def minibatch_size(self) -> int:
         """Samples per step of the optimiser."""
         return self.rollout_size // self.num_minibatches
 
     @property
     def work(self) -> int:
         """Multiplications in the largest layer of a step of the optimiser."""
-        if self.remembers:  # a sequence is read step by step
+        if self.recurrent:  # a sequence is read step by step
             return self.num_envs // self.num_minibatches * 4 * self.memory.size**2
-        return self.rows * max(self.hidden + (self.network.critic_hidden or ()), default=1) ** 2
+        return self.minibatch_size * max(self.hidden + (self.network.critic_hidden or ()), default=1) ** 2
 
     @property
     def annealed(self) -> dict[str, str]:
@@ -164,8 +164,8 @@ class PPOConfig:
         return off if self.objective == "kl" else off | {"kl_goal": "objective kl"}
 
     @property
-    def remembers(self) -> bool:
-        """Whether the policy is recurrent: it then learns from whole sequences."""
+    def recurrent(self) -> bool:
+        """Whether the policy is recurrent: then it learns from whole sequences."""
         return self.memory.kind != "none"
 
     def __post_init__(self):
@@ -186,7 +186,7 @@ class PPOConfig:
                 f"num_minibatches {self.num_minibatches}{times} does not divide "
                 f"num_envs {self.num_envs} x num_steps {self.num_steps} = {self.rollout_size}"
             )
-        if self.remembers:
+        if self.recurrent:
             check_division(self.num_envs, pieces)
-        if self.inputs.augment and self.remembers:
+        if self.inputs.augment and self.recurrent:
             raise ShoalError("inputs.augment does not work with memory; use --memory none or leave it out")

@@ -13,29 +13,31 @@ from shoal.nets.recurrent import RecurrentNetwork
 from shoal.types import Rollout, Tree
 
 
-def look(network: RecurrentNetwork, carry: Tree, obs: Tree, episode_starts: Array) -> tuple[Array, Tree]:
+def advance(network: RecurrentNetwork, carry: Tree, obs: Tree, episode_starts: Array) -> tuple[Array, Tree]:
     """The policy's outputs (E, num_outputs) at one moment, and what is remembered after it."""
     features = network.encoder(obs)
     outputs, _, carry = network.unroll(features[None], episode_starts[None], carry)
     return outputs[0], carry
 
 
-def replay(
-    network: RecurrentNetwork, start: Tree, rollout: Rollout, by_moment: bool
+def unroll_rollout(
+    network: RecurrentNetwork, start: Tree, rollout: Rollout, by_step: bool
 ) -> tuple[Array, Array, Array]:
     """Outputs (T, E, num_outputs) and values (T, E) of a rollout, and the value (E,) of its last observation.
 
-    `by_moment` encodes one moment at a time, where all at once would not fit in memory.
+    `by_step` encodes one moment at a time, where all at once would not fit in memory.
     """
     append = lambda x, last: jnp.concatenate([x, last[None]])
     obs = jax.tree.map(append, rollout.obs, rollout.last_obs)  # (T + 1, E, ...)
     episode_starts = append(rollout.episode_starts, ~rollout.valid[-1])
-    features = jax.lax.map(network.encoder, obs) if by_moment else network.encoder(obs)
+    features = jax.lax.map(network.encoder, obs) if by_step else network.encoder(obs)
     outputs, value, _ = network.unroll(features, episode_starts, start)
     return outputs[:-1], value[:-1], value[-1]
 
 
-def read(network: RecurrentNetwork, start: Tree, obs: Tree, episode_starts: Array) -> tuple[Array, Array]:
+def unroll_batch(
+    network: RecurrentNetwork, start: Tree, obs: Tree, episode_starts: Array
+) -> tuple[Array, Array]:
     """Outputs (B, T, num_outputs) and values (B, T) of B sequences, obs (B, T, ...) and start (B, ...)."""
     features = network.encoder(obs)
     outputs, value, _ = network.unroll(transposed(features), transposed(episode_starts), start)

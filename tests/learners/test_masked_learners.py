@@ -12,6 +12,7 @@ from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.ops import peers
+from shoal.ops.distributions import distribution_for
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
@@ -55,7 +56,7 @@ def test_opinions_of_masked_policies_make_the_penalty_by_hand():
         p, q = (np.exp(x) / np.exp(x).sum() for x in (own, theirs))
         expected = (q * np.log(q / p)).sum() if direction == "forward" else (p * np.log(p / q)).sum()
         told = PeerTargets(jnp.ones((1, 1)), learner.policy_terms(other, obs))
-        setup = ppo.PPOSetup(config, RECIPE.spec, ppo.distribution_for(RECIPE.spec.action), None, 1)
+        setup = ppo.PPOSetup(config, RECIPE.spec, distribution_for(RECIPE.spec.action), None, 1)
         heard = peers.aggregate(setup.distribution, direction, config.peers.form, told)
         heard = heard._replace(outputs=ppo.restrict(setup, obs, heard.outputs))
         outputs = ppo.restrict(setup, obs, mine.params(obs)[0])

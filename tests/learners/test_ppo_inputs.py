@@ -13,6 +13,7 @@ from shoal.learners import ppo
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
 from shoal.nets import convolutions, layers
+from shoal.ops.advantages import standardise_advantages
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
 from shoal.training import rollout
@@ -45,14 +46,14 @@ def test_observations_are_standardised_by_what_was_seen_before():
 
 def test_advantages_are_standardised_over_valid_samples():
     advantage = jnp.array([1.0, 3.0, 1e6])
-    found = ppo.standardise_advantages(advantage, jnp.array([1.0, 1.0, 0.0]))
+    found = standardise_advantages(advantage, jnp.array([1.0, 1.0, 0.0]))
     np.testing.assert_allclose(found[:2], [-1, 1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("norm_adv", ["batch", "none"])
 def test_where_advantages_are_standardised(norm_adv):
     setup = lab(PLAIN).setup._replace(config=PPOConfig(**SMALL, norm_adv=norm_adv))
-    batch = jax.jit(partial(ppo.assess, setup))(lab(PLAIN).state, lab(PLAIN).rollout)
+    batch = jax.jit(partial(ppo.make_batch, setup))(lab(PLAIN).state, lab(PLAIN).rollout)
     valid = np.asarray(batch.weight) > 0
     raw = np.asarray(batch.target - batch.value)[valid]
     expected = (raw - raw.mean()) / raw.std() if norm_adv == "batch" else raw
@@ -62,7 +63,7 @@ def test_where_advantages_are_standardised(norm_adv):
 def test_rewards_are_scaled_by_the_spread_of_returns_discounted_as_the_learner_discounts():
     state = lab(PLAIN).state
     setup = lab(PLAIN).setup._replace(config=PPOConfig(**SMALL, norm_reward=True))
-    scale = jax.jit(partial(ppo.scale_rewards, setup))
+    scale = jax.jit(partial(ppo.prepare_rewards, setup))
     for gamma in (0.99, 0.5):
         now = state._replace(hypers=state.hypers._replace(gamma=jnp.float32(gamma)))
         running, returns = np.zeros(4), []

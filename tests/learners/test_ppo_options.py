@@ -12,10 +12,11 @@ import pytest
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.probes import counter
 from shoal.errors import ShoalError
-from shoal.learners import ppo, targets
-from shoal.learners.epochs import weigh
+from shoal.learners import ppo, ppo_batch
+from shoal.learners.epochs import normalise_minibatch
 from shoal.learners.minibatches import arrange, shuffles, stratify
 from shoal.learners.ppo import PPOConfig, PPOSetup
+from shoal.learners.ppo_rewards import clip_rewards
 from shoal.ops import trees
 from shoal.ops.advantages import generalised_advantages
 from shoal.ops.distributions import distribution_for
@@ -91,7 +92,7 @@ def assert_equal(a, b):
 def test_rewards_between_their_bounds(settings, expected):
     config = with_settings(PPOConfig(), **settings)
     hypers = ppo.init(setup_for(config), KEY).hypers
-    assert targets.clip_rewards(config, hypers, jnp.array([-7.0, -0.5, 3.0])).tolist() == expected
+    assert clip_rewards(config, hypers, jnp.array([-7.0, -0.5, 3.0])).tolist() == expected
 
 
 SEEN = [-2.0, 3.0]  # the least and the largest reward, for `dynamic`
@@ -114,7 +115,7 @@ def test_targets_are_rewards_to_go_with_a_bounded_value_where_they_are_cut_off(s
     state = state._replace(params=state.params._replace(critic=jnp.array([10.0, 0.0, 0.0, 0.0])))
     if config.value.bootstrap_clip == "dynamic":
         state = state._replace(private=state.private._replace(reward_range=jnp.array(SEEN)))
-    batch = ppo.assess(setup, state, rollout)
+    batch = ppo.make_batch(setup, state, rollout)
     obs = np.concatenate([rollout.obs, rollout.last_obs[None]])
     terminated, truncated = np.asarray(rollout.terminated), np.asarray(rollout.truncated)
     expected, kinds = np.zeros((8, 4)), set()
@@ -126,7 +127,7 @@ def test_targets_are_rewards_to_go_with_a_bounded_value_where_they_are_cut_off(s
         expected[t, e] = sum(rewards) + 0.5 ** (last + 1 - t) * bootstrap
     assert {(True, False), (False, True), (False, False)} <= kinds
     np.testing.assert_allclose(np.where(rollout.valid, batch.target.reshape(8, 4), 0), expected, atol=1e-5)
-    plain = ppo.assess(setup_for(replace(SMALL, gamma=0.5)), state, rollout)
+    plain = ppo.make_batch(setup_for(replace(SMALL, gamma=0.5)), state, rollout)
     assert_equal(batch.advantage, plain.advantage)
     assert np.any(batch.target != plain.target)
 
@@ -187,7 +188,7 @@ def test_moments_take_in_targets_before_the_epochs_and_values_are_told_by_the_ol
     moments = empty()
     for seed in (4, 5):
         rollout = rollout_of(seed)
-        mean, deviation = float(moments.mean), float(targets.deviation(moments))
+        mean, deviation = float(moments.mean), float(ppo_batch.deviation(moments))
         said = np.concatenate([rollout.obs, rollout.last_obs[None]]) @ np.array([1.0, 2.0, 0.0, 0.0])
         told = jnp.float32(mean + deviation * said)
         ends = (rollout.terminated, rollout.truncated, rollout.valid)
@@ -214,22 +215,22 @@ def test_every_epoch_but_the_first_has_new_advantages(settings):
     setup, rollout = setup_for(config), rollout_of(6)
     before = ppo.init(setup, KEY)
     found, _ = update_of(config)(KEY, before, rollout)
-    assess, improve = (jax.jit(partial(f, setup)) for f in (ppo.assess, ppo.improve))
-    first = assess(before, rollout)
+    make_batch, take_step = (jax.jit(partial(f, setup)) for f in (ppo.make_batch, ppo.take_step))
+    first = make_batch(before, rollout)
     state = ppo.update_target_moments(setup, before, first)  # of the first update: nothing is annealed yet
     strata = stratify(8, 4, 2)
     carry = (state.params, state.opt_state)
     for epoch, blocks in enumerate(shuffles(KEY, 2, 8, strata, 2)):
         now = first
         if epoch:
-            again = assess(state._replace(params=carry[0]), rollout)
+            again = make_batch(state._replace(params=carry[0]), rollout)
             now = first._replace(value=again.value, advantage=again.advantage, target=again.target)
             assert np.any(now.advantage != first.advantage)
         parts = arrange(ppo.normalise_targets(setup, state, now), blocks)
         for i in range(2):
             part = trees.take(parts, i)
-            advantage, weight = weigh(config.norm_adv, (), part.advantage, part.weight)
-            carry, _ = improve(state, carry, part._replace(advantage=advantage, weight=weight))
+            advantage, weight = normalise_minibatch(config.norm_adv, (), part.advantage, part.weight)
+            carry, _ = take_step(state, carry, part._replace(advantage=advantage, weight=weight))
     assert_close(found.params, carry[0], rtol=1e-4, atol=1e-6)
     off, _ = update_of(with_settings(config, recalc_adv=False))(KEY, before, rollout)
     assert np.max(np.abs(off.params.actor - found.params.actor)) > 1e-5

@@ -263,7 +263,7 @@ def test_the_gradient_of_the_proximal_term():
     setup, (_, (own, *_)) = setup_for(PROX), learner(PROX)
     state = away(own)
     jax.tree.map(np.testing.assert_array_equal, own.anchor, own.params)
-    batch = ppo.assess(setup, state, rollout_for(setup, state))
+    batch = ppo.make_batch(setup, state, rollout_for(setup, state))
     batch = batch._replace(weight=batch.weight / jnp.sum(batch.weight))
     gradient, metrics = jax.jit(jax.grad(partial(ppo.loss, setup, state), has_aux=True))(state.params, batch)
     expected = jax.tree.map(lambda x, anchor: 2 * 0.25 * (x - anchor), state.params, own.params)

@@ -212,12 +212,12 @@ def test_what_acted_is_replayed(kind, ending):
     """Step by step as the learner acted, and from the start that was kept: the same to 1e-5, ends and all."""
     _, setup, _, state, rollout, after = played(kind, ending)
     jax.tree.map(np.testing.assert_array_equal, state.private.carry, state.private.start)
-    look = jax.jit(sequences.look)
+    advance = jax.jit(sequences.advance)
     carry, log_prob = state.private.carry, []
     for obs, episode_starts, action in zip(rollout.obs, rollout.episode_starts, rollout.action, strict=True):
-        outputs, carry = look(state.params, carry, ppo.standardise(setup, state, obs), episode_starts)
+        outputs, carry = advance(state.params, carry, ppo.standardise(setup, state, obs), episode_starts)
         log_prob.append(setup.distribution.log_prob(outputs, action))
-    batch = jax.jit(partial(ppo.assess, setup))(after, rollout)
+    batch = jax.jit(partial(ppo.make_batch, setup))(after, rollout)
     np.testing.assert_allclose(batch.log_prob, jnp.stack(log_prob, 1), atol=1e-5)
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), after.private.carry, carry)
     jax.tree.map(np.testing.assert_array_equal, after.private.start, state.private.start)
@@ -238,15 +238,13 @@ def test_the_value_after_the_last_step_is_of_the_same_episode():
     _, setup, _, state, rollout, _ = played("gru", "truncated")
     obs, last_obs = (ppo.standardise(setup, state, x) for x in (rollout.obs, rollout.last_obs))
     seen, net = rollout._replace(obs=obs, last_obs=last_obs), state.params
-    replay = jax.jit(sequences.replay, static_argnames="by_moment")
-    _, value, last_value = replay(net, state.private.start, seen, by_moment=False)
+    unroll = jax.jit(sequences.unroll_rollout, static_argnames="by_step")
+    _, value, last_value = unroll(net, state.private.start, seen, by_step=False)
     judge = lambda obs: net.unroll(obs, jnp.zeros(obs.shape[:2], bool), net.initial_carry(4))[1]
     np.testing.assert_allclose(value[1:5], judge(obs[1:5]), atol=1e-5)  # from its first to its final one
     under_way = jnp.concatenate([obs[5:], last_obs[None]])
     np.testing.assert_allclose(last_value, judge(under_way)[-1], atol=1e-5)
-    np.testing.assert_allclose(
-        replay(net, state.private.start, seen, by_moment=True)[2], last_value, atol=1e-6
-    )
+    np.testing.assert_allclose(unroll(net, state.private.start, seen, by_step=True)[2], last_value, atol=1e-6)
 
 
 def test_new_places_are_entered_without_memories():

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from shoal.distributed.mesh import DATA, psum
+from shoal.distributed.mesh import psum
 from shoal.learners import gradients, observations
-from shoal.learners.minibatches import arrange, shuffles, stratify
+from shoal.learners.context import data_axes
+from shoal.learners.minibatches import arrange, draw_orders
 from shoal.learners.ppo_config import PPOConfig
 from shoal.learners.wrappers.curiosity_model import (
     Model,
@@ -56,9 +57,9 @@ class CuriositySetup(NamedTuple):
     shards: int = 1
 
     @property
-    def data(self) -> tuple[str, ...]:
+    def data_axes(self) -> tuple[str, ...]:
         """The mapped axes over which a learner's environments are divided."""
-        return (DATA,) if self.shards > 1 else ()
+        return data_axes(self.shards)
 
 
 def curious(
@@ -195,10 +196,10 @@ def add_bonuses(
     """Sum the bonuses of every episode; returns the sums and their metrics."""
     over = rollout.terminated | rollout.truncated
     running, totals = discounted_returns(sums.running, bonus, over, 1.0)
-    mean = weighted_mean(totals, over.astype(jnp.float32), setup.data)
-    any_over = psum(jnp.sum(over, dtype=jnp.int32), setup.data) > 0
+    mean = weighted_mean(totals, over.astype(jnp.float32), setup.data_axes)
+    any_over = psum(jnp.sum(over, dtype=jnp.int32), setup.data_axes) > 0
     finished = jnp.where(any_over, mean, sums.finished)
-    per_step = weighted_mean(bonus, rollout.valid.astype(jnp.float32), setup.data)
+    per_step = weighted_mean(bonus, rollout.valid.astype(jnp.float32), setup.data_axes)
     return Intrinsic(running, finished), {"curiosity/bonus": per_step, "curiosity/return": finished}
 
 
@@ -212,9 +213,8 @@ def train_model(
     )
     weight = rollout.valid.astype(jnp.float32)
     batch = trees.merge_axes(Transitions(rollout.obs, rollout.action, next_obs, weight))
-    strata = stratify(config.num_steps, config.num_envs, config.num_minibatches, setup.shards)
-    orders = shuffles(
-        key, config.update_epochs, config.num_steps, strata, config.num_minibatches, setup.shards
+    orders = draw_orders(
+        key, config.update_epochs, config.num_steps, config.num_envs, config.num_minibatches, setup.shards
     )
     step = partial(take_step, setup, state.hypers.max_grad_norm)
 
@@ -235,7 +235,7 @@ def take_step(
     loss = partial(curiosity_loss, setup.config.curiosity.beta, setup.spec.action)
     gradient = jax.grad(loss, has_aux=True)
     found = gradients.accumulate_gradients(gradient, model, batch, setup.config.network.grad_accumulation)
-    found, num_valid = psum((found, jnp.sum(batch.weight)), setup.data)  # sums, over devices too
+    found, num_valid = psum((found, jnp.sum(batch.weight)), setup.data_axes)  # sums, over devices too
     grads, metrics = jax.tree.map(lambda x: x / jnp.maximum(num_valid, 1.0), found)
     grads = gradients.pmean(grads, setup.axes)
     updates, opt_state = optimiser(setup.config, max_grad_norm).update(grads, opt_state, model)
