@@ -1,4 +1,4 @@
-"""How a run uses a learner: what it must know beside its settings and its environment."""
+"""What a learner is told about the run, besides its settings and its environment."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from shoal.types import EnvSpec
 
 
 class LearnerContext(NamedTuple):
-    """The default is a learner by itself, on one device.
+    """The default is a single learner on one device.
 
     A learner of your own is made by a function of the environment's spec and this context:
 
@@ -22,11 +22,11 @@ class LearnerContext(NamedTuple):
     """
 
     num_updates: int = 1
-    """Updates in the run: what annealed settings reach their end after."""
+    """Updates in the run: annealed settings and schedules reach their end after these."""
     axes: tuple[str, ...] = ()
-    """The mapped axes over which gradients are averaged: learners that share every step."""
+    """The mapped axes over which gradients are averaged, of learners that share every gradient."""
     shards: int = 1
-    """Devices that hold the same learner, each with its share of the environments."""
+    """Devices that share a learner, each with a part of its environments."""
     network: NetworkMaker | RecurrentNetworkMaker | None = None
     """A network of your own."""
 

@@ -13,7 +13,7 @@ from jax import Array
 
 from shoal.distributed.mesh import psum
 from shoal.learners.gradients import pmean
-from shoal.learners.minibatches import arrange
+from shoal.learners.minibatches import gather_minibatches
 from shoal.ops import trees
 from shoal.ops.advantages import standardise_advantages
 from shoal.types import Tree
@@ -37,16 +37,16 @@ def normalise_minibatch(
 def fixed_minibatches(normalise: Normalise, batch: Tree, orders: Array) -> Minibatches:
     """Minibatches of a batch that is the same in all epochs.
 
-    `orders` says which blocks each minibatch of each epoch has (see `minibatches.shuffles`).
+    `orders` says which blocks each minibatch of each epoch has (see `minibatches.shuffle_blocks`).
     """
     # For all epochs at once: devices that share a learner communicate once, not in every epoch.
-    parts = jax.vmap(partial(arrange, (batch.advantage, batch.weight)))(orders)
+    parts = jax.vmap(partial(gather_minibatches, (batch.advantage, batch.weight)))(orders)
     normalised = jax.vmap(jax.vmap(normalise))(*parts)
     rest = batch._replace(advantage=(), weight=())
 
     def make(params: Tree, data: Tree) -> Tree:
         blocks, (advantage, weight) = data
-        return arrange(rest, blocks)._replace(advantage=advantage, weight=weight)
+        return gather_minibatches(rest, blocks)._replace(advantage=advantage, weight=weight)
 
     return make, (orders, normalised)
 
@@ -64,7 +64,7 @@ def recomputed_minibatches(
     def make(params: Tree, data: Tree) -> Tree:
         blocks, first = data
         value, advantage, target = trees.where(first, estimates(batch), estimates(recompute(params)))
-        parts = arrange(batch._replace(value=value, advantage=advantage, target=target), blocks)
+        parts = gather_minibatches(batch._replace(value=value, advantage=advantage, target=target), blocks)
         advantage, weight = jax.vmap(normalise)(parts.advantage, parts.weight)
         return parts._replace(advantage=advantage, weight=weight)
 

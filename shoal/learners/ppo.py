@@ -16,10 +16,11 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from shoal.distributed.mesh import psum
-from shoal.learners import hyper_schedules, sequences
+from shoal.learners import sequences
 from shoal.learners.context import ALONE, LearnerContext
 from shoal.learners.epochs import run_epochs
 from shoal.learners.gradients import accumulate_gradients, pmean
+from shoal.learners.hyper_schedules import apply_schedules
 from shoal.learners.observations import empty_moments, update_moments
 from shoal.learners.ppo_batch import (
     Batch,
@@ -135,13 +136,13 @@ def on_restart(state: LearnerState) -> LearnerState:
 def update(
     setup: PPOSetup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[LearnerState, dict[str, Array]]:
-    """Learn from one rollout, with the hyperparameters of the moment.
+    """Learn from one rollout, with the hyperparameters scheduled for this update.
 
     Observations are standardised by the moments of earlier rollouts, which are those that acted. So the
     first minibatch's ratio is 1.
     """
     hypers, num_updates, moments = state.hypers, state.private.num_updates, state.statistics.obs
-    now = hyper_schedules.at(setup.config.plan, hypers, num_updates, setup.num_updates)
+    now = apply_schedules(setup.config.plan, hypers, num_updates, setup.num_updates)
     state, rollout = prepare_rewards(setup, state._replace(hypers=now), rollout)
     batch = make_batch(setup, state, rollout)
     state = update_target_moments(setup, state, batch)
@@ -166,7 +167,7 @@ def learn(
     start, step = (state.params, state.opt_state), partial(take_step, setup, state)
     kl_limit = None if config.kl.limit is None else state.hypers.target_kl
     (params, opt_state), metrics, kl = run_epochs(step, minibatches, start, kl_limit, setup.axes)
-    metrics |= summarise(setup, state, batch, metrics)
+    metrics = add_metrics(setup, state, batch, metrics)
     private = state.private
     if config.objective == "kl":
         coef = losses.adapt_kl_coef(private.kl_coef, kl, state.hypers.kl_goal)
@@ -177,7 +178,7 @@ def learn(
 def take_step(
     setup: PPOSetup, state: LearnerState, carry: tuple[Tree, Tree], batch: Batch
 ) -> tuple[tuple[Tree, Tree], dict[str, Array]]:
-    """One step of the optimiser on one minibatch, whose gradient may be computed in pieces."""
+    """One step of the optimiser on one minibatch, whose gradient may be computed in parts."""
     params, opt_state = carry
     gradient = jax.grad(partial(loss, setup, state), has_aux=True)
     grads, metrics = accumulate_gradients(gradient, params, batch, setup.config.network.grad_accumulation)
@@ -272,21 +273,25 @@ def mirror_descent_coef(setup: PPOSetup, state: LearnerState) -> Array:
     return setup.config.kl.coef / jnp.maximum(remaining, 1 / setup.num_updates)
 
 
-def summarise(
+def add_metrics(
     setup: PPOSetup, state: LearnerState, batch: Batch, metrics: dict[str, Array]
 ) -> dict[str, Array]:
-    """More metrics: the losses' shares, scheduled hyperparameters, the KL's weight, explained variance."""
+    """The metrics of the losses, and the losses' shares, scheduled hyperparameters, explained variance."""
     config, hypers = setup.config, state.hypers
-    found = losses.shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
+    found = losses.loss_shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
     scheduled = ("learning_rate", *(schedule.name for schedule in config.plan))
     found |= {name: hypers._asdict()[name] for name in scheduled}
     if config.objective in ("kl", "mdpo"):
         found["kl_coef"] = state.private.kl_coef
-    return found | {
-        "explained_variance": losses.explained_variance(
-            batch.value, batch.target, batch.weight, setup.data_axes
-        )
-    }
+    return (
+        metrics
+        | found
+        | {
+            "explained_variance": losses.explained_variance(
+                batch.value, batch.target, batch.weight, setup.data_axes
+            )
+        }
+    )
 
 
 def policy_terms(setup: PPOSetup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:

@@ -1,7 +1,7 @@
 """Replay buffer: the last transitions of one learner, in a ring on its device.
 
-A transition spans n steps of one episode, or fewer at the episode's end. Its rewards are stored one by one,
-so that they are discounted by the gamma of the moment when they are sampled.
+A transition spans n steps of one episode, or fewer at the episode's end. Its rewards are stored one by one
+and discounted when they are sampled, because gamma is a hyperparameter that may change.
 """
 
 from typing import NamedTuple
@@ -38,7 +38,7 @@ without steps: compiling those for several devices crashes jaxlib 0.11.2."""
 
 
 class ReplayBuffer(NamedTuple):
-    """The ring, the steps that are not in it yet, and how far the warm-up is."""
+    """The ring, the steps that are not in it yet, and the progress of the warm-up."""
 
     ring: Ring
     tail: Tail

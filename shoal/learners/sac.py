@@ -19,7 +19,7 @@ from jax import Array
 
 from shoal.errors import ShoalError
 from shoal.learners import gradients, off_policy, replay, twin_critics
-from shoal.learners.bounded_actions import in_play, leaves_a_choice, to_bounds
+from shoal.learners.bounded_actions import find_free, to_bounds, zero_fixed
 from shoal.learners.context import ALONE, LearnerContext
 from shoal.learners.off_policy import OffPolicySetup, standardise
 from shoal.learners.off_policy_config import OffPolicyConfig
@@ -184,7 +184,7 @@ def initial_hypers(setup: SACSetup) -> Hypers:
         actor_learning_rate=config.learning_rate,
         alpha_learning_rate=config.learning_rate,
         alpha=config.initial_alpha,
-        target_entropy=-np.sum(leaves_a_choice(setup.spec.action)),
+        target_entropy=-np.sum(find_free(setup.spec.action)),
     )
     return Hypers(**values)
 
@@ -202,20 +202,20 @@ def act(
 def policy(setup: SACSetup, actor: Policy, obs: Tree) -> Array:
     """The greedy actions, tanh(mean), (..., A)."""
     mean, _ = jnp.split(actor(obs), 2, -1)
-    return in_play(setup.spec.action, jnp.tanh(mean))
+    return zero_fixed(setup.spec.action, jnp.tanh(mean))
 
 
 def sample(setup: SACSetup, actor: Policy, obs: Tree, noise: Array) -> tuple[Array, Array]:
     """Actions a = tanh(u), u = mean + deviation * noise, (..., A), and their log pi(a | s), (...).
 
-    log pi(a) = sum_i log N(u_i) - log(1 - tanh(u_i)^2), over the numbers whose bounds leave a choice.
+    log pi(a) = sum_i log N(u_i) - log(1 - tanh(u_i)^2), over the numbers that are free.
     """
     mean, log_std = jnp.split(actor(obs), 2, -1)
     log_std = jnp.clip(log_std, *LOG_STD)
     u = mean + jnp.exp(log_std) * noise
     log_normal = -0.5 * noise**2 - log_std - 0.5 * log(2 * pi)
-    log_prob = jnp.sum(in_play(setup.spec.action, log_normal - log_slope(u)), -1)
-    return in_play(setup.spec.action, jnp.tanh(u)), log_prob
+    log_prob = jnp.sum(zero_fixed(setup.spec.action, log_normal - log_slope(u)), -1)
+    return zero_fixed(setup.spec.action, jnp.tanh(u)), log_prob
 
 
 def log_slope(u: Array) -> Array:

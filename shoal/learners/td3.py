@@ -16,7 +16,7 @@ from jax import Array
 
 from shoal.errors import ShoalError
 from shoal.learners import gradients, off_policy, replay, twin_critics
-from shoal.learners.bounded_actions import in_play, to_bounds
+from shoal.learners.bounded_actions import to_bounds, zero_fixed
 from shoal.learners.context import ALONE, LearnerContext
 from shoal.learners.off_policy import OffPolicySetup, standardise
 from shoal.learners.off_policy_config import OffPolicyConfig
@@ -185,7 +185,7 @@ def act(
 
 def policy(setup: TD3Setup, actor: Policy, obs: Tree) -> Array:
     """pi(s), actions between -1 and 1, (..., A)."""
-    return in_play(setup.spec.action, jnp.tanh(actor(obs)))
+    return zero_fixed(setup.spec.action, jnp.tanh(actor(obs)))
 
 
 def update(
@@ -250,7 +250,7 @@ def targets(setup: TD3Setup, hypers: Hypers, params: Params, batch: Transition, 
     bound = hypers.target_noise_clip
     smoothing = jnp.clip(hypers.target_noise * noise, -bound, bound)
     next_action = jnp.clip(policy(setup, params.target_actor, batch.next_obs) + smoothing, -1, 1)
-    next_action = in_play(setup.spec.action, next_action)
+    next_action = zero_fixed(setup.spec.action, next_action)
     first, second = (critic(batch.next_obs, next_action) for critic in params.target_critic)
     reward, discount = replay.n_step_return(batch, hypers.gamma)
     return reward + discount * jnp.minimum(first, second)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from shoal.learners import off_policy, replay
-from shoal.learners.bounded_actions import bounds_of, correlated, from_bounds
+from shoal.learners.bounded_actions import bounded_space, correlate_noise, from_bounds
 from shoal.learners.context import LearnerContext
 from shoal.learners.off_policy import Config, OffPolicySetup, standardise
 from shoal.learners.replay import ReplayBuffer, Transition
@@ -30,7 +30,7 @@ GreedyPolicy: TypeAlias = Callable[[Setup, Policy, Tree], Array]
 
 def make_setup(name: str, config: Config, spec: EnvSpec, context: LearnerContext) -> OffPolicySetup[Config]:
     """The setup of an algorithm for continuous, bounded actions."""
-    return off_policy.make_setup(name, config, spec, context, prod(bounds_of(spec, name).shape))
+    return off_policy.make_setup(name, config, spec, context, prod(bounded_space(spec, name).shape))
 
 
 def make_learner(
@@ -85,7 +85,7 @@ def correlate(setup: Setup, private: Any, noise: Array) -> tuple[Array, Any]:
     """The noise to act with, correlated in time for exploration ou, and the private state that keeps it."""
     if setup.config.exploration.kind != "ou":
         return noise, private
-    noise = correlated(setup.config.exploration.theta, private.correlated_noise, noise)
+    noise = correlate_noise(setup.config.exploration.theta, private.correlated_noise, noise)
     return noise, private._replace(correlated_noise=noise)
 
 

@@ -1,7 +1,7 @@
 """Recurrent networks: LSTM and GRU cores between the layers and the heads of an actor-critic.
 
-A core's carry is its memory of each environment's episode, (E, ...) per leaf. It is zeros where an episode
-starts, so nothing of an earlier episode is seen.
+A core's carry is its state within each environment's episode, (E, ...) per leaf. It is zeros where an episode
+starts, so no information crosses episodes.
 """
 
 from typing import Literal, Protocol, TypeAlias
@@ -62,7 +62,7 @@ class LSTM(eqx.Module):
     c' = sigmoid(f) c + sigmoid(i) tanh(g)
     h' = sigmoid(o) tanh(c')
 
-    The bias of f starts at 1, so that it remembers from the start (Jozefowicz et al. 2015).
+    The bias of f is initialised to 1 (Jozefowicz et al. 2015).
     """
 
     weight: Array  # (in, 4 size): W
@@ -134,7 +134,7 @@ CORES: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
 
 
 class RecurrentHead(eqx.Module):
-    """Dense layers, of which the first may be split in two, a recurrent core, and a last layer."""
+    """Dense layers, of which the first may be split, a recurrent core, and an output layer."""
 
     layers: list[Dense | SplitLayer]
     core: LSTM | GRU
@@ -142,7 +142,7 @@ class RecurrentHead(eqx.Module):
     activation: str = eqx.field(static=True)
 
     def project(self, features: Array) -> Array:
-        """All that does not depend on the carry."""
+        """The input of the core: all that does not depend on the carry."""
         for layer in self.layers:
             features = ACTIVATIONS[self.activation](layer(features))
         return self.core.project(features)
@@ -183,7 +183,7 @@ class RecurrentActorCritic(eqx.Module):
 
 
 def uniform_by_size(key: Array, shape: tuple[int, ...], size: int) -> Array:
-    """Uniform within +-1 / sqrt(size), PyTorch's default for recurrent cores."""
+    """Uniform in [-1, 1] / sqrt(size), PyTorch's default for recurrent cores."""
     return jax.random.uniform(key, shape, minval=-(size**-0.5), maxval=size**-0.5)
 
 

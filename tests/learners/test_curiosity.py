@@ -17,7 +17,7 @@ from shoal.learners import ppo
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.wrappers import curiosity_model
-from shoal.learners.wrappers.curiosity import WithCuriosity, curious, policy_of
+from shoal.learners.wrappers.curiosity import WithCuriosity, add_curiosity, policy_of
 from shoal.nets.actor_critic import actor_critic
 from shoal.ops import trees
 from shoal.ops.statistics import Running
@@ -48,7 +48,7 @@ def learner():
     plain = ppo.ppo(
         CONFIG, VECTOR, LearnerContext(num_updates=10, network=plainly(actor_critic(hidden=(8,))))
     )
-    return plain, curious(plain, CONFIG, VECTOR)
+    return plain, add_curiosity(plain, CONFIG, VECTOR)
 
 
 def plainly(make):
@@ -130,9 +130,9 @@ def test_the_bonus_by_hand():
 
 def test_the_policy_learns_from_both_rewards_and_from_nothing_else():
     """As without curiosity from 0.5 reward + 3 bonus; the model's loss does not move it."""
-    told = rollout()._replace(reward=0.5 * rollout().reward + 3 * jnp.float32(bonus_by_hand()))
+    both = rollout()._replace(reward=0.5 * rollout().reward + 3 * jnp.float32(bonus_by_hand()))
     key_policy, _ = jax.random.split(KEY)
-    alone, metrics = plain_update()(key_policy, policy_of(state()), told)
+    alone, metrics = plain_update()(key_policy, policy_of(state()), both)
     after, found = updated()
     assert_close(policy_of(after), alone)
     assert_close({name: found[name] for name in metrics}, metrics, rtol=1e-3)
@@ -204,11 +204,11 @@ def test_others_see_the_policy():
     assert whole.distance(bare, bare, obs).max() < 1e-6
     left = whole.on_restart(state())
     assert not np.any(left.private.curiosity.running)
-    visitor = whole.for_evaluation(state(), 9)
+    ready = whole.for_evaluation(state(), 9)
     noise = jnp.zeros((9, 3))
-    action, memory = whole.act(visitor, obs[0, :1].repeat(9, 0), noise, jnp.ones(9, bool))
-    np.testing.assert_array_equal(action, plain.act(policy_of(visitor), obs[0, :1].repeat(9, 0), noise)[0])
-    assert jax.tree.structure(memory) == jax.tree.structure(state().private)
+    action, private = whole.act(ready, obs[0, :1].repeat(9, 0), noise, jnp.ones(9, bool))
+    np.testing.assert_array_equal(action, plain.act(policy_of(ready), obs[0, :1].repeat(9, 0), noise)[0])
+    assert jax.tree.structure(private) == jax.tree.structure(state().private)
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,11 @@ def test_others_see_the_policy():
         (Box((3,)), MultiBinary(2), {"memory": "lstm", "prox_coef": 0.1, "grad_accumulation": 2}),
     ],
 )
-def test_every_kind_of_learner_may_be_curious(observation, action, settings):
+def test_curiosity_works_with_every_kind_of_learner(observation, action, settings):
     """Nothing is run: the shapes say that the parts fit."""
     config = with_settings(PPOConfig(), **SMALL, **settings)
     spec = EnvSpec("kind", "jax", observation, action)
-    made = curious(ppo.ppo(config, spec, LearnerContext(num_updates=10)), config, spec)
+    made = add_curiosity(ppo.ppo(config, spec, LearnerContext(num_updates=10)), config, spec)
 
     def learn(key):
         state, flags = made.init(key), jnp.zeros((8, 4), bool)
@@ -230,10 +230,10 @@ def test_every_kind_of_learner_may_be_curious(observation, action, settings):
         obs = {name: jnp.zeros((8, 4, *box.shape), box.dtype) for name, box in boxes.items()}
         obs = obs if isinstance(observation, dict) else obs["obs"]
         noise, first = made.draw(key, (8, 4)), trees.take(obs, 0)
-        chosen, memory = made.act(state, first, noise[0], flags[0])
+        chosen, private = made.act(state, first, noise[0], flags[0])
         actions = jnp.broadcast_to(chosen, (8, *chosen.shape))
         seen = Rollout(obs, actions, jnp.zeros((8, 4)), flags, flags, ~flags, first, episode_starts=flags)
-        return state, made.update(key, state._replace(private=memory), seen)[0]
+        return state, made.update(key, state._replace(private=private), seen)[0]
 
     before, after = jax.eval_shape(learn, KEY)
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (before, after)]
@@ -241,7 +241,7 @@ def test_every_kind_of_learner_may_be_curious(observation, action, settings):
 
 
 @pytest.mark.parametrize("wrong", [{"icm_size": 0}, {"icm_beta": 1.1}, {"intrinsic_coef": -1.0}])
-def test_settings_that_make_no_sense(wrong):
+def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ShoalError, match=r"curiosity\.(size|beta|coef)"):
         with_settings(PPOConfig(), **wrong)
 
@@ -259,8 +259,8 @@ def two():
 def test_averages_are_of_the_named_part(part):
     exchange = select((part,), average())
     here = Scores(jnp.ones(2), jnp.ones(2), jnp.ones(2, jnp.int32), jnp.ones(2, bool))
-    memory, cohort = exchange.init(two()._replace(private=()))
-    _, cohort, _ = exchange.apply(KEY, memory, cohort, here)
+    exchange_state, cohort = exchange.init(two()._replace(private=()))
+    _, cohort, _ = exchange.apply(KEY, exchange_state, cohort, here)
     before, after = two().params, cohort.params
     parts = lambda params: {
         "curiosity": params.curiosity,
@@ -278,7 +278,7 @@ def test_parts_that_are_not_there_are_named():
         select(("policy",), average()).init(two()._replace(private=()))
 
 
-def test_a_copy_is_as_curious_as_its_parent():
+def test_a_copy_has_its_parents_model():
     copied = copy_parents(two(), jnp.array([1, 1]))
     for tree in (copied.params, copied.opt_state):
         assert isinstance(tree, WithCuriosity)

@@ -42,7 +42,7 @@ def test_the_tempting_action_is_never_taken_and_the_best_allowed_one_is_found(ki
     assert paid.mean() > 1.4  # of 5/3; at random 1
 
 
-def test_opinions_of_masked_policies_make_the_penalty_by_hand():
+def test_the_neighbours_penalty_of_masked_policies_by_hand():
     """KL over the two allowed choices, in both directions, to one neighbour."""
     obs = {"obs": jnp.zeros((1, 1, 1)), "action_mask": jnp.array([[[True, False, True]]])}
     for direction in ("forward", "reverse"):
@@ -55,12 +55,12 @@ def test_opinions_of_masked_policies_make_the_penalty_by_hand():
         own, theirs = (np.asarray(state.params(obs)[0], np.float64)[0, 0, [0, 2]] for state in (mine, other))
         p, q = (np.exp(x) / np.exp(x).sum() for x in (own, theirs))
         expected = (q * np.log(q / p)).sum() if direction == "forward" else (p * np.log(p / q)).sum()
-        told = PeerTargets(jnp.ones((1, 1)), learner.policy_terms(other, obs))
+        targets = PeerTargets(jnp.ones((1, 1)), learner.policy_terms(other, obs))
         setup = ppo.PPOSetup(config, RECIPE.spec, distribution_for(RECIPE.spec.action), None, 1)
-        heard = peers.aggregate(setup.distribution, direction, config.peers.form, told)
-        heard = heard._replace(outputs=ppo.restrict(setup, obs, heard.outputs))
+        peer = peers.aggregate(setup.distribution, direction, config.peers.form, targets)
+        peer = peer._replace(outputs=ppo.restrict(setup, obs, peer.outputs))
         outputs = ppo.restrict(setup, obs, mine.params(obs)[0])
-        penalty = peers.penalty(setup.distribution, direction, heard, outputs)
+        penalty = peers.penalty(setup.distribution, direction, peer, outputs)
         np.testing.assert_allclose(penalty[0, 0], expected, rtol=1e-3, atol=1e-6)
         assert learner.distance is not None
         apart = (p * np.log(p / q)).sum()

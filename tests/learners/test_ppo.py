@@ -164,7 +164,7 @@ def test_accumulated_gradients_are_the_whole_gradient():
 
 
 @pytest.mark.parametrize(("num_envs", "num_steps", "num_minibatches"), [(4, 8, 2), (3, 5, 5), (4, 64, 2)])
-def test_every_sample_is_visited_once_an_epoch_in_a_new_order(
+def test_every_sample_is_used_once_per_epoch_in_a_new_order(
     monkeypatch, num_envs, num_steps, num_minibatches
 ):
     """A spy in place of the optimiser writes down whom it meets."""
@@ -189,7 +189,7 @@ def test_every_sample_is_visited_once_an_epoch_in_a_new_order(
     assert len(orders) == 7
 
 
-def test_adam_divides_by_its_spread_plus_a_hundred_thousandth():
+def test_adam_has_an_epsilon_of_a_hundred_thousandth():
     """The first step is -rate g / (|g| + eps): half of the rate where g = eps."""
     optimiser = ppo.optimiser(lab().state.hypers._replace(learning_rate=0.1))
     gradient = jnp.array([1e-5, 0.0, -3e-5])
@@ -242,7 +242,7 @@ def test_steps_that_are_not_valid_teach_nothing():
     assert differ(*(lab().update(KEY, state, r)[0].params for r in (rollout, shifted)))
 
 
-def test_a_learner_that_is_lost_says_so_and_leaves_the_other_alone():
+def test_a_learner_with_nan_reports_it_and_leaves_the_other_alone():
     """Steps of 1e30 end in NaN within one update; its loss must show it, and nobody else's."""
     state, rollout = twice(lab().state), twice(lab().rollout)
     keys = jax.random.split(KEY)
@@ -278,7 +278,7 @@ def test_hypers_are_scalars_whose_change_takes_effect_and_compiles_nothing():
     assert lab().update._cache_size() == 1
 
 
-def test_the_kl_penalty_is_steered_to_its_goal():
+def test_the_kl_penalty_adapts_to_its_goal():
     """Two learners, one in large steps and one in tiny ones, then the tiny one with a tinier goal."""
     here, keys = lab(PPOConfig(**SMALL, objective="kl")), jax.random.split(KEY)
     rollout, cohort = twice(here.rollout), twice(here.state)

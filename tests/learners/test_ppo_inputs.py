@@ -93,7 +93,7 @@ def test_a_reward_of_five_reaches_the_learner_as_five(monkeypatch, clip_reward, 
     np.testing.assert_allclose(batch.target, expected, rtol=1e-6)
 
 
-def test_large_returns_do_not_freeze_the_critic():
+def test_large_returns_do_not_stop_the_critic():
     """Returns of +-1000 that the observation tells, and nothing but the defaults: the critic learns on."""
     setup = lab(PPOConfig()).setup._replace(num_updates=60)
     shape = (setup.config.num_steps, setup.config.num_envs)
@@ -159,7 +159,7 @@ def test_every_kind_of_action_and_observation_trains_a_step(kind):
     assert {*after.statistics.obs} == {"nature": {"ear"}, "impala": set()}.get(kind, {"obs"})
 
 
-def test_pictures_are_not_standardised():
+def test_images_are_not_standardised():
     setup = lab().setup._replace(spec=SPECS["nature"])
     moments = {"ear": Running(jnp.float32(9), jnp.ones(2), 9 * 4 * jnp.ones(2))}
     state = lab().state
@@ -180,7 +180,7 @@ def test_pictures_are_not_standardised():
         (convolutions.Impala, (84, 84, 4), 11 * 11 * 32, 256),
     ],
 )
-def test_the_shapes_of_the_picture_networks(kind, shape, flat, num_out):
+def test_the_shapes_of_the_convolutional_networks(kind, shape, flat, num_out):
     init = layers.orthogonal(2**0.5)
     network = jax.eval_shape(lambda: kind(KEY, shape, init))
     assert network.dense.weight.shape == (flat, num_out)
@@ -194,6 +194,6 @@ def test_the_shapes_of_the_picture_networks(kind, shape, flat, num_out):
         assert kernels == [(3, 3, shape[-1], 16), (3, 3, 16, 32), (3, 3, 32, 32)]
 
 
-def test_small_or_real_valued_pictures_are_vectors():
+def test_small_or_real_valued_images_are_vectors():
     boxes = [Box((35, 84, 3), dtype="uint8"), Box((84, 84, 3)), Box((84, 84), dtype="uint8")]
     assert [convolutions.is_image(box) for box in (*boxes, PICTURE)] == [False, False, False, True]

@@ -14,7 +14,7 @@ from shoal.envs.probes import counter
 from shoal.errors import ShoalError
 from shoal.learners import ppo, ppo_batch
 from shoal.learners.epochs import normalise_minibatch
-from shoal.learners.minibatches import arrange, shuffles, stratify
+from shoal.learners.minibatches import gather_minibatches, shuffle_blocks, stratify
 from shoal.learners.ppo import PPOConfig, PPOSetup
 from shoal.learners.ppo_rewards import clip_rewards
 from shoal.ops import trees
@@ -146,7 +146,7 @@ def test_the_dynamic_bounds_are_those_of_all_rewards_so_far():
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"bootstrap_clip": "wild"}, "value.bootstrap_clip must be a number, dynamic or none, not 'wild'"),
         ({"bootstrap_clip": "dynamic", "bootstrap_floor": 0.0}, "leave out bootstrap_floor"),
@@ -155,8 +155,8 @@ def test_the_dynamic_bounds_are_those_of_all_rewards_so_far():
         ({"huber_delta": 0.0}, "huber_delta must be above 0"),
     ],
 )
-def test_bounds_that_are_none(settings, told):
-    with pytest.raises(ShoalError, match=told):
+def test_bounds_that_are_none(settings, message):
+    with pytest.raises(ShoalError, match=message):
         with_settings(PPOConfig(), **settings)
 
 
@@ -179,7 +179,7 @@ def test_the_critic_learns_in_units_that_rewards_do_not_change():
     assert_close(ends[0], ends[1], rtol=1e-3, atol=1e-4)
 
 
-def test_moments_take_in_targets_before_the_epochs_and_values_are_told_by_the_old_ones(monkeypatch):
+def test_moments_include_targets_before_the_epochs_and_values_use_the_old_ones(monkeypatch):
     """Two rollouts: the first with empty moments, mean 0 and deviation 1, the second with the first's."""
     setup = setup_for(NORMED)
     monkeypatch.setattr(ppo, "learn", lambda setup, key, state, rollout, batch: (state, batch))
@@ -189,18 +189,18 @@ def test_moments_take_in_targets_before_the_epochs_and_values_are_told_by_the_ol
     for seed in (4, 5):
         rollout = rollout_of(seed)
         mean, deviation = float(moments.mean), float(ppo_batch.deviation(moments))
-        said = np.concatenate([rollout.obs, rollout.last_obs[None]]) @ np.array([1.0, 2.0, 0.0, 0.0])
-        told = jnp.float32(mean + deviation * said)
+        outputs = np.concatenate([rollout.obs, rollout.last_obs[None]]) @ np.array([1.0, 2.0, 0.0, 0.0])
+        values = jnp.float32(mean + deviation * outputs)
         ends = (rollout.terminated, rollout.truncated, rollout.valid)
-        advantage = generalised_advantages(rollout.reward, told[:-1], told[1:], *ends, 0.99, 0.95)
-        target = (advantage + told[:-1]).reshape(-1)
+        advantage = generalised_advantages(rollout.reward, values[:-1], values[1:], *ends, 0.99, 0.95)
+        target = (advantage + values[:-1]).reshape(-1)
         moments = merge(moments, summarise(target, rollout.valid.reshape(-1)))
         state, batch = ppo.update(setup, KEY, state, rollout)
         assert_close(state.statistics.targets, moments, rtol=1e-5)
         np.testing.assert_allclose(batch.advantage, advantage.reshape(-1), atol=1e-4)
         spread = np.sqrt(float(moments.m2 / moments.count))
         np.testing.assert_allclose(batch.target, (target - moments.mean) / spread, atol=1e-4)
-        np.testing.assert_allclose(batch.value, (told[:-1].reshape(-1) - moments.mean) / spread, atol=1e-4)
+        np.testing.assert_allclose(batch.value, (values[:-1].reshape(-1) - moments.mean) / spread, atol=1e-4)
     valid = np.asarray(batch.weight) > 0
     assert abs(float(np.mean(batch.target[valid]))) < 1
 
@@ -220,13 +220,13 @@ def test_every_epoch_but_the_first_has_new_advantages(settings):
     state = ppo.update_target_moments(setup, before, first)  # of the first update: nothing is annealed yet
     strata = stratify(8, 4, 2)
     carry = (state.params, state.opt_state)
-    for epoch, blocks in enumerate(shuffles(KEY, 2, 8, strata, 2)):
+    for epoch, blocks in enumerate(shuffle_blocks(KEY, 2, 8, strata, 2)):
         now = first
         if epoch:
             again = make_batch(state._replace(params=carry[0]), rollout)
             now = first._replace(value=again.value, advantage=again.advantage, target=again.target)
             assert np.any(now.advantage != first.advantage)
-        parts = arrange(ppo.normalise_targets(setup, state, now), blocks)
+        parts = gather_minibatches(ppo.normalise_targets(setup, state, now), blocks)
         for i in range(2):
             part = trees.take(parts, i)
             advantage, weight = normalise_minibatch(config.norm_adv, (), part.advantage, part.weight)
@@ -246,7 +246,7 @@ def test_with_one_epoch_there_is_nothing_to_recalculate():
 # Schedules
 
 
-def test_the_update_goes_by_the_hypers_of_the_moment_and_leaves_them_as_they_are():
+def test_an_update_uses_scheduled_hypers_and_returns_the_given_ones():
     """After five of ten updates: the rate halved, the value's weight doubled, as if they had been set so."""
     plan = ("vf_coef=linear(1.5)", "gamma=step(0.5, 5 iterations)")
     config = replace(SMALL, schedules=plan)

@@ -53,7 +53,7 @@ def plainly(make, key, spec, num_outputs):
 
 @cache
 def learner(config, kind="discrete"):
-    """The compiled update and three learners: the one who learns, and two to heed."""
+    """The compiled update and three learners: the one that learns, and two neighbours."""
     setup = setup_for(config, kind)
     states = jax.jit(jax.vmap(partial(ppo.init, setup)))(jax.random.split(KEY, 3))
     return jax.jit(partial(ppo.update, setup)), [trees.take(states, i) for i in range(3)]
@@ -73,7 +73,7 @@ def peers(setup, rollout, others, weights):
 
 
 def play(setup, state):
-    """Random observations, the learner's own actions, and rewards that surprise nobody: advantages of 0."""
+    """Random observations, the learner's own actions, and rewards that equal the values: advantages of 0."""
     shape = (setup.config.num_steps, setup.config.num_envs)
     obs = jnp.float32(np.random.default_rng(0).normal(size=(*shape, 3)))
     outputs, value = state.params(ppo.standardise(setup, state, obs))
@@ -83,9 +83,9 @@ def play(setup, state):
 
 
 def add_peer_targets(setup, rollout, others, weights):
-    """The rollout with the others' opinions, as an exchange adds them up."""
-    opinions = [ppo.policy_terms(setup, other, rollout.obs) for other in others]
-    total = jax.tree.map(lambda *xs: sum(w * x for w, x in zip(weights, xs, strict=True)), *opinions)
+    """The rollout with the others' policy terms, as an exchange adds them up."""
+    terms = [ppo.policy_terms(setup, other, rollout.obs) for other in others]
+    total = jax.tree.map(lambda *xs: sum(w * x for w, x in zip(weights, xs, strict=True)), *terms)
     weight = jnp.full(rollout.reward.shape, jnp.float32(sum(weights)))
     return rollout._replace(peer_targets=(*rollout.peer_targets, PeerTargets(weight, total)))
 
@@ -110,7 +110,7 @@ def test_an_update_moves_the_policy_toward_its_neighbours(kind, direction, form)
     assert metrics["loss_share/neighbours"] > 0.99
 
 
-def test_without_advice_nothing_moves_where_there_is_nothing_to_learn():
+def test_without_peer_targets_nothing_moves_where_there_is_nothing_to_learn():
     """The control of the test above."""
     setup, (update, (own, *_)) = setup_for(PULLED), learner(PULLED)
     after, metrics = update(KEY, own, rollout_for(setup, own))
@@ -119,7 +119,7 @@ def test_without_advice_nothing_moves_where_there_is_nothing_to_learn():
 
 
 @pytest.mark.parametrize("objective", ["clip", "kl", "mdpo"])
-def test_every_objective_heeds_advice_by_its_coefficient(objective):
+def test_every_objective_weighs_peer_targets_by_their_coefficient(objective):
     """A coefficient of 0 is no exchange at all; one of 100 is not."""
     config = replace(ONCE, objective=objective)
     setup, (update, (own, other, third)) = setup_for(config), learner(config)
@@ -176,7 +176,7 @@ def test_the_penalty_in_the_metrics_by_hand(direction, form):
     np.testing.assert_allclose(metrics["loss/total"], terms, rtol=1e-5)
 
 
-def test_where_nobody_advises_nothing_is_paid():
+def test_without_neighbours_the_penalty_is_zero():
     setup, (update, (own, other, _)) = setup_for(PULLED), learner(PULLED)
     rollout = peers(setup, rollout_for(setup, own), [other], [0.0])
     after, metrics = update(KEY, own, rollout)
@@ -184,7 +184,7 @@ def test_where_nobody_advises_nothing_is_paid():
     assert differ(after.params, own.params) < 1e-6
 
 
-def test_the_distance_is_the_kl_of_ones_own_policy_from_the_others():
+def test_the_distance_is_the_kl_of_the_own_policy_from_the_other():
     setup, (_, (own, other, _)) = setup_for(ONCE), learner(ONCE)
     obs = rollout_for(setup, own).obs
     p, q = (np.asarray(jax.nn.softmax(s.params(obs)[0]), np.float64) for s in (own, other))
@@ -195,7 +195,7 @@ def test_the_distance_is_the_kl_of_ones_own_policy_from_the_others():
     np.testing.assert_allclose(backwards, np.sum(q * np.log(q / p), -1), rtol=1e-4)
 
 
-def test_distances_and_opinions_read_parameters_and_statistics_alone():
+def test_distances_and_policy_terms_read_parameters_and_statistics_alone():
     setup, (_, states) = setup_for(ONCE), learner(ONCE)
     own, other = (s._replace(opt_state=(), hypers=(), private=()) for s in states[:2])
     obs = rollout_for(setup, states[0]).obs
@@ -209,7 +209,7 @@ def test_distances_and_opinions_read_parameters_and_statistics_alone():
 # Mirror descent, by hand: the policy was (3/4, 1/4) and is (1/2, 1/2) now.
 
 
-def test_mirror_descent_pays_the_kl_of_the_new_policy_from_the_old():
+def test_mirror_descent_penalises_the_kl_of_the_new_policy_from_the_old():
     setup = setup_for(replace(ONCE, objective="mdpo", vf_coef=0.0, ent_coef=0.0))
     setup = setup._replace(distribution=distribution_for(Discrete(2)))
     state = learner(ONCE)[1][0]
@@ -275,7 +275,7 @@ def test_the_gradient_of_the_proximal_term():
     np.testing.assert_allclose(metrics["loss/prox"], 0.25 * squared, rtol=1e-5)
 
 
-def test_pieces_of_a_gradient_pay_for_the_distance_once():
+def test_accumulated_gradients_have_the_proximal_term_once():
     results = []
     for pieces in (1, 4):
         config = with_settings(PROX, grad_accumulation=pieces)

@@ -198,7 +198,7 @@ def test_samples_are_drawn_evenly_from_what_is_stored(stored):
     assert np.mean(np.asarray(other.action) == np.asarray(drawn.action)) < 0.5
 
 
-def test_learners_of_a_cohort_remember_apart():
+def test_learners_of_a_cohort_have_separate_rings():
     """Under `vmap`, with different numbers of valid steps."""
     rings = trees.stack([replay.empty_ring(probes.counter().spec, NO_ACTION, 4)] * 2)
     rows = number(jnp.array([[1, 2, 3], [4, 5, 6]]))

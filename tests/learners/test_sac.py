@@ -43,7 +43,7 @@ def setup(spec=SPEC, **changes):
     return SACSetup(SACConfig(**SMALL | changes), spec, int(np.prod(spec.action.shape)))
 
 
-def saying(mean, log_std):
+def actor_of(mean, log_std):
     """An actor that says the same of everything it sees."""
     outputs = jnp.float32([*mean, *log_std])
     return lambda obs: jnp.broadcast_to(outputs, (*obs.shape[:-1], outputs.size))
@@ -77,7 +77,7 @@ def test_log_probabilities_are_those_of_a_change_of_variables():
     """p(a) = N(atanh a) |d atanh a / da|, the slope by a difference, the normal density written out."""
     mean, deviation = np.array([0.4, -0.7]), np.array([0.5, 1.3])
     noise = np.random.default_rng(0).normal(size=(50, 2))
-    actor = saying(mean, np.log(deviation))
+    actor = actor_of(mean, np.log(deviation))
     action, log_prob = sac.sample(setup(), actor, jnp.zeros((50, 3)), jnp.float32(noise))
     a, h = np.tanh(mean + deviation * noise), 1e-6
     np.testing.assert_allclose(action, a, atol=1e-6)
@@ -91,13 +91,13 @@ def test_probabilities_add_up_to_one():
     one = EnvSpec("one", "jax", Box((3,)), Box((1,), -1.0, 1.0))
     a = np.linspace(-1, 1, 4002)[1:-1]
     noise = jnp.float32((np.arctanh(a) - 0.5) / 0.8)[:, None]
-    _, log_prob = sac.sample(setup(one), saying([0.5], [np.log(0.8)]), jnp.zeros((4000, 3)), noise)
+    _, log_prob = sac.sample(setup(one), actor_of([0.5], [np.log(0.8)]), jnp.zeros((4000, 3)), noise)
     np.testing.assert_allclose(np.trapezoid(np.exp(np.float64(log_prob)), a), 1, atol=1e-3)
 
 
 @pytest.mark.parametrize("mean", [-10.0, 10.0])
-def test_far_out_everything_is_finite(mean):
-    actor, noise = saying([mean, mean], [-3.0, -3.0]), jnp.float32([[0.5, -0.5]])
+def test_extreme_means_stay_finite(mean):
+    actor, noise = actor_of([mean, mean], [-3.0, -3.0]), jnp.float32([[0.5, -0.5]])
     action, log_prob = sac.sample(setup(), actor, jnp.zeros((1, 3)), noise)
     np.testing.assert_allclose(np.abs(action), 1, rtol=1e-6)
     u = mean + np.exp(-3) * np.float64(noise)
@@ -105,10 +105,12 @@ def test_far_out_everything_is_finite(mean):
     np.testing.assert_allclose(log_prob, np.sum(normal + 2 * np.log(np.cosh(u)), 1), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("said", "heard"), [(-50.0, -20.0), (9.0, 2.0), (-1.0, -1.0)])
-def test_deviations_are_bounded(said, heard):
+@pytest.mark.parametrize(("output", "bounded"), [(-50.0, -20.0), (9.0, 2.0), (-1.0, -1.0)])
+def test_deviations_are_bounded(output, bounded):
     noise = jnp.float32([[0.2, -0.1]])
-    found = [sac.sample(setup(), saying([0, 0], [x, x]), jnp.zeros((1, 3)), noise)[1] for x in (said, heard)]
+    found = [
+        sac.sample(setup(), actor_of([0, 0], [x, x]), jnp.zeros((1, 3)), noise)[1] for x in (output, bounded)
+    ]
     np.testing.assert_array_equal(*found)
 
 
@@ -119,7 +121,7 @@ def test_a_number_whose_bounds_are_equal_is_held_still_and_has_no_entropy():
     """The second of three can only be 0.5: 0 inside, no part of log pi, not counted in the target."""
     two = EnvSpec("two", "jax", Box((3,)), Box((2,), -1.0, 1.0))
     noise = jnp.float32([[0.3, 9.0, -0.2]])
-    actor, other = saying([0.3, 5.0, 0.1], [-1, -9, -2]), saying([0.3, 0.1], [-1, -2])
+    actor, other = actor_of([0.3, 5.0, 0.1], [-1, -9, -2]), actor_of([0.3, 0.1], [-1, -2])
     action, log_prob = sac.sample(setup(FIXED), actor, jnp.zeros((1, 3)), noise)
     fewer, expected = sac.sample(setup(two), other, jnp.zeros((1, 3)), noise[:, ::2])
     np.testing.assert_allclose(action, [[fewer[0, 0], 0.0, fewer[0, 1]]])
@@ -134,16 +136,16 @@ WANDERING = {"num_envs": 4000, "exploration": sac.SACExplorationConfig("ou", the
 
 
 @pytest.mark.parametrize("change", [{"learning_starts": 20}, WANDERING])
-def test_without_noise_a_visitor_does_the_tanh_of_the_mean_between_the_bounds(change):
+def test_evaluation_without_noise_acts_by_the_tanh_of_the_mean(change):
     learner = lab(**change)
     state = learner.init(KEY)
     obs = jnp.float32(np.random.default_rng(0).normal(size=(5, 3)))
     mean = np.float64(state.params.actor(obs))[:, :2]
     expected = LOW + (np.tanh(mean) + 1) / 2 * (HIGH - LOW)
-    visitor = learner.for_evaluation(state, 5)
+    ready = learner.for_evaluation(state, 5)
     for _ in range(2):
-        action, memory = learner.act(visitor, obs, jnp.zeros((5, 2)))
-        visitor = visitor._replace(private=memory)
+        action, private = learner.act(ready, obs, jnp.zeros((5, 2)))
+        ready = ready._replace(private=private)
         np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -160,13 +162,13 @@ def test_actions_are_random_at_first_and_the_policys_later():
     np.testing.assert_allclose(drawn, np.tanh(mean + np.exp(log_std) * np.float64(noise)), atol=1e-5)
 
 
-def test_noise_that_remembers_keeps_its_deviation():
+def test_correlated_noise_keeps_its_deviation():
     learner = lab(**WANDERING)
     state, found = learner.init(KEY), []
     for noise in learner.draw(jax.random.key(1), (3, 4000)):
-        _, memory = learner.act(state, jnp.zeros((4000, 3)), noise)
-        state = state._replace(private=memory)
-        found.append(np.asarray(memory.correlated_noise))
+        _, private = learner.act(state, jnp.zeros((4000, 3)), noise)
+        state = state._replace(private=private)
+        found.append(np.asarray(private.correlated_noise))
     np.testing.assert_allclose([x.std() for x in found], 1, atol=0.05)
     np.testing.assert_allclose(np.mean(found[0] * found[2]), 0.7**2, atol=0.05)
 
@@ -200,7 +202,7 @@ def test_targets_by_hand(alpha):
     )
     noise = np.array([[0.5, -1.0], [-2.0, 0.1], [0.0, 0.0]])
     config = setup(alpha=alpha, n_step=3)
-    actor = saying([0.2, -0.3], [np.log(0.5), np.log(0.4)])
+    actor = actor_of([0.2, -0.3], [np.log(0.5), np.log(0.4)])
     params = Params(actor, (), (Says(2.0, 1.0), Says(-1.0, 1.5)), jnp.log(jnp.float32(0.7)))
     found = sac.targets(config, sac.initial_hypers(config), params, batch, jnp.float32(noise))
     u = np.array([0.2, -0.3]) + np.array([0.5, 0.4]) * noise
@@ -220,7 +222,7 @@ RATES = {"actor_learning_rate": 0.01, "alpha_learning_rate": 0.01}
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
-def test_more_entropy_than_the_target_makes_it_worth_less(optimiser):
+def test_more_entropy_than_the_target_lowers_the_temperature(optimiser):
     """d/d log alpha = entropy - target, by a plain step; either way the sign is that."""
     config = setup(optimiser=optimiser, alpha_learning_rate=0.1, target_entropy=-1.0)
     start = gradients.optimiser(optimiser, 0.0).init(jnp.float32(0))
@@ -392,7 +394,7 @@ def test_rates_that_are_not_given_follow_the_critics():
     assert same(moving(after.params), moving(state.params))
 
 
-def test_neighbours_pull_the_greedy_action_and_those_who_agree_nowhere():
+def test_neighbours_move_the_greedy_action_unless_they_agree():
     learner = lab()
     state, other = (learner.init(jax.random.key(seed)) for seed in (0, 1))
     rollout = random_rollout(0)
@@ -449,7 +451,7 @@ def test_impossible_exploration_is_refused(change):
         sac.SACExplorationConfig(**change)
 
 
-def test_what_has_no_effect_is_known():
+def test_hyperparameters_without_effect():
     assert {*SACConfig().idle} == {"prox_coef", "actor_learning_rate", "alpha", "alpha_learning_rate"}
     given = SACConfig(alpha=0.1, actor_learning_rate=0.1, alpha_learning_rate=0.1, prox_coef=0.1)
     assert {*given.idle} == {"target_entropy", "alpha_learning_rate"}

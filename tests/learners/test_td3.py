@@ -218,21 +218,21 @@ def test_noise_has_its_deviation_in_units_of_half_the_range(kind):
 
 
 @pytest.mark.parametrize("exploration", ["gaussian", "ou"])
-def test_a_visitor_without_noise_is_greedy_even_before_it_has_learned(exploration):
+def test_evaluation_without_noise_is_greedy_even_before_learning(exploration):
     """In as many environments as it likes, with the noise of training forgotten."""
     learner = lab(exploration=exploration)
     state = learner.init(KEY)
     obs = jnp.float32(np.random.default_rng(0).normal(size=(5, 3)))
     for noise in learner.draw(KEY, (3, 2)):
-        _, memory = learner.act(state, obs[:2], noise)
-        state = state._replace(private=memory)
-    visitor = learner.for_evaluation(state, 5)
+        _, private = learner.act(state, obs[:2], noise)
+        state = state._replace(private=private)
+    ready = learner.for_evaluation(state, 5)
     expected = np.tanh(np.float64(state.params.actor(obs)))
     for _ in range(3):
-        action, memory = learner.act(visitor, obs, jnp.zeros((5, 3)))
-        visitor = visitor._replace(private=memory)
+        action, private = learner.act(ready, obs, jnp.zeros((5, 3)))
+        ready = ready._replace(private=private)
         np.testing.assert_allclose(within(SPACES["asymmetric"], action), expected, atol=1e-5)
-    assert same(visitor.params, state.params)
+    assert same(ready.params, state.params)
 
 
 @cache
@@ -245,9 +245,9 @@ def wandering(theta):
         SPACES["two"], learner.act(learner.for_evaluation(state, 400), obs, jnp.zeros((400, 1)))[0]
     )
 
-    def body(memory, noise):
-        action, memory = learner.act(state._replace(private=memory), obs, noise)
-        return memory, action
+    def body(private, noise):
+        action, private = learner.act(state._replace(private=private), obs, noise)
+        return private, action
 
     noise = learner.draw(jax.random.key(1), (120, 400))
     _, actions = jax.lax.scan(body, state.private, noise)
@@ -255,7 +255,7 @@ def wandering(theta):
 
 
 @pytest.mark.parametrize("theta", [0.15, 0.5, 1.0])
-def test_wandering_noise_has_its_deviation_and_forgets_at_its_rate(theta):
+def test_correlated_noise_has_its_deviation_and_decays_at_its_rate(theta):
     """corr(x_t, x_{t+k}) = (1 - theta)^k, for each environment by itself."""
     late = wandering(theta)[40:]
     np.testing.assert_allclose(late.std(), 1, atol=0.05)
@@ -265,7 +265,7 @@ def test_wandering_noise_has_its_deviation_and_forgets_at_its_rate(theta):
     assert abs(np.mean(late[:, 1:] * late[:, :-1])) < 0.05
 
 
-def test_wandering_noise_has_its_deviation_from_the_first_step():
+def test_correlated_noise_has_its_deviation_from_the_first_step():
     np.testing.assert_allclose(wandering(0.15)[0].std(), 1, atol=0.15)
 
 
@@ -275,15 +275,15 @@ def test_random_actions_are_uniform_whatever_the_exploration():
     state = learner.init(KEY)
     units = []
     for noise in learner.draw(KEY, (2, 4000)):
-        action, memory = learner.act(state, jnp.zeros((4000, 3)), noise)
-        state = state._replace(private=memory)
+        action, private = learner.act(state, jnp.zeros((4000, 3)), noise)
+        state = state._replace(private=private)
         units.append(within(SPACES["two"], action)[:, 0])
     np.testing.assert_allclose(units[0].std(), 3**-0.5, rtol=0.05)
     assert abs(np.corrcoef(*units)[0, 1]) < 0.1
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_what_the_environment_gets_is_what_is_remembered(kind):
+def test_the_buffer_stores_the_actions_that_the_environment_gets(kind):
     """Within the bounds before any clipping, of the right shape, and in the replay in units of them."""
     space = SPACES[kind]
     echo = JaxEnv(
@@ -364,7 +364,7 @@ def test_nothing_is_learned_before_learning_starts():
 
 
 @pytest.mark.parametrize("gradient_steps", [1, 6])
-def test_the_ratio_of_updates_to_steps_is_told(gradient_steps):
+def test_the_ratio_of_updates_to_steps_is_reported(gradient_steps):
     learner = lab(gradient_steps=gradient_steps, learning_starts=0)
     state, metrics = learner.update(KEY, learner.init(KEY), rollout())
     assert metrics["updates_per_step"] == np.float32(gradient_steps / 8)
@@ -374,7 +374,7 @@ def test_the_ratio_of_updates_to_steps_is_told(gradient_steps):
     assert state.private.buffer.num_steps == 48
 
 
-def test_a_learner_that_remembers_nothing_learns_nothing():
+def test_an_empty_buffer_teaches_nothing():
     """Rollouts shorter than n_step, no random steps: the first update has no whole transition."""
     learner = lab(n_step=5, learning_starts=0)
     state = learner.init(KEY)
@@ -471,7 +471,7 @@ def test_reset_steps_change_nothing():
     assert after[0].statistics["obs"].count == 7
 
 
-def test_opinions_and_distances_are_of_actions_in_units_of_the_bounds():
+def test_policy_terms_and_distances_are_of_actions_in_units_of_the_bounds():
     learner = lab()
     one, two = (learner.init(jax.random.key(seed)) for seed in (0, 1))
     obs = jnp.float32(np.random.default_rng(0).normal(size=(4, 2, 3)))

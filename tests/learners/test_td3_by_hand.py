@@ -106,8 +106,8 @@ class Adam:
         return combine(moved, network, self.mean, self.square)
 
 
-class Told(NamedTuple):
-    """Others' actions at a rollout's observations, and how much each counts."""
+class Neighbours(NamedTuple):
+    """Neighbours' actions at a rollout's observations, and their weights."""
 
     obs: np.ndarray  # (R, 3), of the valid steps
     actions: list  # of (R, 2)
@@ -129,12 +129,12 @@ class ByHand:
         self.count = 0
         self.clipped = {"noise": 0, "action": 0, "min of the second": 0}
 
-    def learn(self, batch, noise, told=None):
+    def learn(self, batch, noise, peers=None):
         """One critic step, and in its turn the actor's."""
         self.improve_critics(batch, noise)
         self.count += 1
         if self.count % self.config.policy_delay == 0:
-            self.improve_actor(batch, told)
+            self.improve_actor(batch, peers)
             tau = self.config.tau
             move = lambda target, network: combine(lambda t, x: (1 - tau) * t + tau * x, target, network)
             self.target_actor = move(self.target_actor, self.actor)
@@ -167,7 +167,7 @@ class ByHand:
                 critic, self.held(gradient, critic, self.anchor[1][i])
             )
 
-    def improve_actor(self, batch, told):
+    def improve_actor(self, batch, peers):
         config = self.config
         before, given = forward(self.actor, batch.obs)
         action = np.tanh(before)
@@ -178,11 +178,11 @@ class ByHand:
             theirs = np.tanh(forward(self.anchor[0], batch.obs)[0])
             slope = slope + config.prox_coef * 2 * (action - theirs) / action.size
         gradient, _ = backward(self.actor, given, slope * (1 - action**2))
-        if told:
-            before, given = forward(self.actor, told.obs)
+        if peers:
+            before, given = forward(self.actor, peers.obs)
             own = np.tanh(before)
-            slope = sum(2 * w * (own - a) for w, a in zip(told.weights, told.actions, strict=True))
-            slope = told.coefficient * slope / len(own)
+            slope = sum(2 * w * (own - a) for w, a in zip(peers.weights, peers.actions, strict=True))
+            slope = peers.coefficient * slope / len(own)
             more, _ = backward(self.actor, given, slope * (1 - own**2))
             gradient = combine(np.add, gradient, more)
         self.actor = self.actor_adam.step(self.actor, self.held(gradient, self.actor, self.anchor[0]))
@@ -285,8 +285,8 @@ def test_whole_updates_by_hand(name):
         assert [int(x) for x in counts] == [hand.count // config.policy_delay, hand.count]
 
 
-def test_neighbours_pull_by_hand():
-    """Three learners: 0 heeds 1 and 2, 1 heeds 0, 2 nobody; each penalty by a loop over those heard."""
+def test_the_neighbours_penalty_by_hand():
+    """Three learners: 0 has the neighbours 1 and 2, 1 has 0, 2 has none; each penalty by a loop over them."""
     config, made, _ = learner(comm_penalty_coeff=0.7)
     matrix = np.float32([[0, 2, 0.5], [1, 0, 0], [0, 0, 0]])
     cohort = trees.stack([begin(made, jax.random.key(seed)) for seed in range(3)])
@@ -309,9 +309,9 @@ def test_neighbours_pull_by_hand():
         actions = [np.tanh(forward(other, obs)[0]) for other in others]
         batches, noise = drawn(config, keys[i], trees.take(after, i))
         own = np.tanh(forward(hand.actor, obs)[0])
-        told = Told(obs, actions, matrix[i].tolist(), coefficient=0.7)
+        peers = Neighbours(obs, actions, matrix[i].tolist(), coefficient=0.7)
         for g in range(2):
-            hand.learn(trees.take(batches, g), noise[g], told)
+            hand.learn(trees.take(batches, g), noise[g], peers)
         assert_same(trees.take(after.params, i), hand)
         apart = sum(w * np.sum((own - a) ** 2, 1) for w, a in zip(matrix[i], actions, strict=True))
         np.testing.assert_allclose(metrics["loss/neighbours"][i], 0.7 * np.mean(apart), rtol=1e-4, atol=1e-6)
@@ -319,7 +319,7 @@ def test_neighbours_pull_by_hand():
     assert (metrics["loss/neighbours"][:2] > 0.01).all()
 
 
-def test_neighbours_who_agree_pull_nowhere():
+def test_neighbours_who_agree_change_nothing():
     _, made, update = learner(comm_penalty_coeff=0.7)
     state, rollout = begin(made), random_rollout(0)
     policy_terms = made.policy_terms(state, rollout.obs)
@@ -334,7 +334,7 @@ def test_neighbours_who_agree_pull_nowhere():
 
 
 @pytest.mark.parametrize("form", ["parameters", "outputs"])
-def test_the_anchor_costs_nothing_to_who_is_there(form):
+def test_the_distance_to_an_anchor_is_zero_at_the_anchor(form):
     """At the anchor the first critic step has no penalty, and pays none."""
     _, made, update = learner(prox_coef=0.5, prox_form=form, gradient_steps=1, policy_delay=1)
     state = made.init(KEY)

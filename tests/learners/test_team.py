@@ -14,9 +14,9 @@ from shoal.errors import ShoalError
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.team_config import TeamConfig
-from shoal.learners.wrappers.match import join, match
-from shoal.learners.wrappers.team import team
-from shoal.learners.wrappers.team_views import sight, sight_space
+from shoal.learners.wrappers.match import join, make_match
+from shoal.learners.wrappers.team import make_team
+from shoal.learners.wrappers.team_views import agent_space, observe_agents
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import progress_reports
@@ -66,7 +66,7 @@ def spec_of(**given):
 
 
 def made(config, spec):
-    return team(
+    return make_team(
         lambda seen, num: ppo(replace(config, num_envs=num), seen, LearnerContext(10)), config.team, spec, E
     )
 
@@ -90,7 +90,7 @@ def made_up(key, spec=None, **parts):
     )
 
 
-def test_agents_of_one_policy_are_rows_of_one_learner():
+def test_agents_of_one_policy_are_environments_of_one_learner():
     """A agents in E worlds learn what one agent learns in A E worlds."""
     config = with_settings(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
     learner, rollout = made(config, spec_of()), made_up(jax.random.key(1))
@@ -109,13 +109,13 @@ def test_agents_of_one_policy_are_rows_of_one_learner():
         episode_starts=repeated(rollout.episode_starts),
     )
     fold = lambda key: jax.random.fold_in(jax.random.key(key), 0)
-    expected, told = jax.jit(alone.update)(fold(2), alone.init(fold(0)), rows)
+    expected, expected_metrics = jax.jit(alone.update)(fold(2), alone.init(fold(0)), rows)
     alike = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     jax.tree.map(alike, (after.params, after.statistics), (expected.params, expected.statistics))
-    alike(metrics["loss/total"], told["loss/total"])
+    alike(metrics["loss/total"], expected_metrics["loss/total"])
 
 
-def test_going_round_permutes_agents_and_nothing_else():
+def test_permuting_agents_changes_nothing_else():
     """With agents one place further, actions are, and the team learns the same."""
     config = replace(SMALL, num_minibatches=1, update_epochs=1, norm_adv="batch")
     learner, rollout = made(config, spec_of()), made_up(jax.random.key(1))
@@ -139,7 +139,7 @@ def test_going_round_permutes_agents_and_nothing_else():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), one, two)
 
 
-def test_the_dead_change_nothing():
+def test_dead_agents_change_nothing():
     """What a dead agent saw, did and was paid does not reach the update, to the last bit."""
     config = with_settings(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
     spec = replace(spec_of(), observation={"obs": Box((2,)), "alive": Box(())})
@@ -168,17 +168,17 @@ def test_what_critics_see():
     """Own observation first, then those of the agents after it, going round; of a team alone on request."""
     obs = np.arange(A * 2, dtype=np.float32).reshape(A, 2) + 10
     spec = spec_of(teams=(0, 1, 0))
-    seen = sight(TeamConfig(agent_ids=True), spec, jnp.asarray(obs))
+    seen = observe_agents(TeamConfig(agent_ids=True), spec, jnp.asarray(obs))
     np.testing.assert_array_equal(seen["joint"][1], [12, 13, 14, 15, 10, 11])
     np.testing.assert_array_equal(seen["agent_id"], np.eye(3))
     np.testing.assert_array_equal(seen["obs"], obs)
-    own_team = sight(TeamConfig(critic_view="team"), spec, jnp.asarray(obs))["joint"]
+    own_team = observe_agents(TeamConfig(critic_view="team"), spec, jnp.asarray(obs))["joint"]
     np.testing.assert_array_equal(own_team, [[10, 11, 14, 15], [12, 13, 0, 0], [14, 15, 10, 11]])
-    assert sight(TeamConfig(critic_view="local"), spec, jnp.asarray(obs)).shape == (3, 2)
-    told = replace(spec, observation={"obs": Box((2,)), "state": Box((1,))})
+    assert observe_agents(TeamConfig(critic_view="local"), spec, jnp.asarray(obs)).shape == (3, 2)
+    with_state = replace(spec, observation={"obs": Box((2,)), "state": Box((1,))})
     parts = {"obs": jnp.asarray(obs), "state": jnp.full((A, 1), 7.0)}
-    np.testing.assert_array_equal(sight(TeamConfig(), told, parts)["joint"][2], [7, 14, 15])
-    assert sight_space(TeamConfig(), told)["joint"].shape == (3,)
+    np.testing.assert_array_equal(observe_agents(TeamConfig(), with_state, parts)["joint"][2], [7, 14, 15])
+    assert agent_space(TeamConfig(), with_state)["joint"].shape == (3,)
 
 
 def test_actors_see_nothing_of_the_others():
@@ -224,13 +224,13 @@ def test_policies_learn_in_turn_or_never():
     assert learned == [[True, False]] * 2 + [[False, True]] * 2 + [[True, False]]
 
 
-def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
+def test_past_selves_play_in_half_of_the_environments_and_no_policy_learns_from_them():
     """In worlds 2 and 3 of 4 a past self plays the first, then the second team."""
     algo = with_settings(
         PPOConfig(), num_envs=4, num_steps=8, num_minibatches=1, hidden=(4,), past_selves=2, snapshot_every=3
     )
     env = game(PENNIES, teams=(0, 1))
-    learner = team(
+    learner = make_team(
         lambda seen, num: ppo(replace(algo, num_envs=num), seen, LearnerContext(10)), algo.team, env.spec, 4
     )
     state = jax.jit(learner.init)(jax.random.key(0))
@@ -276,7 +276,7 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"policies": "0,1"}, "3 numbers, one per agent"),
         ({"policies": "0,2,2"}, "without gaps"),
@@ -286,8 +286,8 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
         ({"past_selves": 2}, "has only one"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings, said):
-    with pytest.raises(ShoalError, match=said):
+def test_settings_that_do_not_fit_are_refused(settings, message):
+    with pytest.raises(ShoalError, match=message):
         made(with_settings(SMALL, **settings), spec_of())
 
 
@@ -295,7 +295,7 @@ def test_in_a_match_each_learner_plays_its_side():
     spec = spec_of(teams=(0, 1, 0))
     learner = made(with_settings(SMALL, policies="shared"), spec)
     states = [learner.init(jax.random.key(k)) for k in (0, 1)]
-    game = match(learner, learner, spec)
+    game = make_match(learner, learner, spec)
     obs, episode_starts = jax.random.normal(jax.random.key(2), (E, A, 2)), jnp.ones(E, bool)
     noise = jax.tree.map(lambda x: 0 * x[0], learner.draw(jax.random.key(3), (1, E)))
     alone = [np.asarray(learner.act(state, obs, noise, episode_starts)[0]) for state in states]
@@ -304,4 +304,4 @@ def test_in_a_match_each_learner_plays_its_side():
     np.testing.assert_array_equal(played[:, 1], alone[1][:, 1])
     assert not np.array_equal(alone[0], alone[1])
     with pytest.raises(ShoalError, match="no opponent"):
-        match(learner, learner, spec_of())
+        make_match(learner, learner, spec_of())

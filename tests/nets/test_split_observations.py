@@ -56,7 +56,7 @@ def test_parts_split_by_name():
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_one_part_teaches_the_other_parts_layers_nothing():
+def test_one_part_gives_no_gradient_to_the_other_parts_layers():
     """With zeros on the left, only the biases there can learn; and the other way round."""
     network = actor_critic(hidden=(6,), split=Split(start=2, hidden=(4, 3)))(KEY, VECTOR, 3)
 
