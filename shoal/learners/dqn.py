@@ -18,7 +18,7 @@ from shoal.learners.context import ALONE, LearnerContext
 from shoal.learners.off_policy import OffPolicySetup, standardise
 from shoal.learners.off_policy_config import OffPolicyConfig
 from shoal.learners.replay import ReplayBuffer, Transition
-from shoal.nets.actor_critic import Policy, make_policy
+from shoal.nets.single_head import VectorNetwork, make_vector_network
 from shoal.ops import losses, masks, peers, trees
 from shoal.settings import check_at_least
 from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, Tree
@@ -89,8 +89,8 @@ class Hypers(NamedTuple):
 class Params(NamedTuple):
     """The networks; exchanges select them by these names."""
 
-    critic: Policy  # Q(s, .)
-    target_critic: Policy
+    critic: VectorNetwork  # Q(s, .)
+    target_critic: VectorNetwork
 
 
 DQNSetup: TypeAlias = OffPolicySetup[DQNConfig]
@@ -127,7 +127,7 @@ def dqn(config: DQNConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Le
 def init(setup: DQNSetup, key: Array) -> LearnerState:
     """A new learner."""
     config = setup.config
-    critic = make_policy(key, setup.spec, setup.num_actions, **config.layers)
+    critic = make_vector_network(key, setup.spec, setup.num_actions, **config.layers)
     return off_policy.initial_state(
         setup,
         params=Params(critic, critic),
@@ -171,7 +171,7 @@ def act(
     return jnp.where(noise[..., 0] > 1 - epsilon(setup, state), random, best), state.private
 
 
-def action_values(setup: DQNSetup, critic: Policy, obs: Tree) -> Array:
+def action_values(setup: DQNSetup, critic: VectorNetwork, obs: Tree) -> Array:
     """Q(s, .); forbidden actions have values too low to be chosen."""
     return masks.restrict(setup.spec.action, obs, critic(obs))
 
@@ -238,7 +238,12 @@ def targets(setup: DQNSetup, hypers: Hypers, params: Params, batch: Transition) 
 
 
 def critic_loss(
-    setup: DQNSetup, state: LearnerState, rollout: Rollout, batch: Transition, target: Array, critic: Policy
+    setup: DQNSetup,
+    state: LearnerState,
+    rollout: Rollout,
+    batch: Transition,
+    target: Array,
+    critic: VectorNetwork,
 ) -> tuple[Array, dict[str, Array]]:
     """mean Huber(Q(s, a) - y), and the distances to the anchor and to neighbours."""
     hypers = state.hypers
@@ -270,7 +275,7 @@ def policy_terms(setup: DQNSetup, state: LearnerState, obs: Tree) -> tuple[Array
     return peers.output_terms(compared_values(setup, state.params.critic, standardise(setup, state, obs)))
 
 
-def compared_values(setup: DQNSetup, critic: Policy, obs: Tree) -> Array:
+def compared_values(setup: DQNSetup, critic: VectorNetwork, obs: Tree) -> Array:
     """The values that neighbours compare: 0 for forbidden actions, which nobody learns."""
     values = critic(obs)
     mask = masks.allowed(setup.spec.action, obs, values.shape)

@@ -7,7 +7,7 @@ from jax import Array
 from shoal.learners import observations, sequences
 from shoal.learners.context import LearnerContext, data_axes
 from shoal.learners.ppo_config import PPOConfig
-from shoal.nets.actor_critic import NetworkMaker, Split, actor_critic
+from shoal.nets.actor_critic import Layers, NetworkMaker, Split, actor_critic
 from shoal.nets.recurrent import RecurrentNetworkMaker, recurrent_actor_critic
 from shoal.ops import masks
 from shoal.ops.distributions import Distribution, distribution_for
@@ -70,18 +70,18 @@ def make_setup(config: PPOConfig, spec: EnvSpec, context: LearnerContext) -> PPO
 def default_network(config: PPOConfig) -> NetworkMaker | RecurrentNetworkMaker:
     """The network that the settings describe."""
     network, memory = config.network, config.memory
-    layers = {
-        "hidden": config.hidden,
-        "critic_hidden": network.critic_hidden,
-        "activation": config.activation,
-        "images": network.images,
-        "init": network.init,
-        "init_log_std": network.init_log_std,
-        "split": Split(network.split_start, network.split_keys, network.split_hidden),
-    }
+    layers = Layers(
+        hidden=config.hidden,
+        critic_hidden=network.critic_hidden,
+        activation=config.activation,
+        images=network.images,
+        init=network.init,
+        init_log_std=network.init_log_std,
+        split=Split(network.split_start, network.split_keys, network.split_hidden),
+    )
     if memory.kind == "none":
-        return actor_critic(**layers)
-    return recurrent_actor_critic(memory.kind, memory.size, **layers)
+        return actor_critic(**layers._asdict())
+    return recurrent_actor_critic(memory.kind, memory.size, layers)
 
 
 def initial_carry(setup: PPOSetup, params: Tree, num_envs: int) -> Tree:

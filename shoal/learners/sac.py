@@ -25,7 +25,7 @@ from shoal.learners.off_policy import OffPolicySetup, standardise
 from shoal.learners.off_policy_config import OffPolicyConfig
 from shoal.learners.replay import ReplayBuffer, Transition
 from shoal.learners.twin_critics import Critics, anchor_distance, update_actor, update_critics
-from shoal.nets.actor_critic import Policy, make_policy
+from shoal.nets.single_head import VectorNetwork, make_vector_network
 from shoal.settings import check_choices, get
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
@@ -119,7 +119,7 @@ class Hypers(NamedTuple):
 class Params(NamedTuple):
     """The networks and the temperature; exchanges select them by these names."""
 
-    actor: Policy  # means, then logarithms of standard deviations
+    actor: VectorNetwork  # means, then logarithms of standard deviations
     critic: Critics
     target_critic: Critics
     log_alpha: Array  # (), not used where the temperature is given
@@ -162,7 +162,7 @@ def init(setup: SACSetup, key: Array) -> LearnerState:
     """A new learner; its two critics differ from the start."""
     config, num_actions = setup.config, setup.num_actions
     key_actor, key_noise, *keys_critic = jax.random.split(key, 4)
-    actor = make_policy(key_actor, setup.spec, 2 * num_actions, **config.layers)
+    actor = make_vector_network(key_actor, setup.spec, 2 * num_actions, **config.layers)
     critic = twin_critics.make_critics(setup, keys_critic)
     log_alpha = jnp.log(jnp.float32(config.initial_alpha))
     start = partial(off_policy.init_optimiser, setup)
@@ -199,13 +199,13 @@ def act(
     return to_bounds(setup.spec.action, jnp.where(private.buffer.warming_up, random, drawn)), private
 
 
-def policy(setup: SACSetup, actor: Policy, obs: Tree) -> Array:
+def policy(setup: SACSetup, actor: VectorNetwork, obs: Tree) -> Array:
     """The greedy actions, tanh(mean), (..., A)."""
     mean, _ = jnp.split(actor(obs), 2, -1)
     return zero_fixed(setup.spec.action, jnp.tanh(mean))
 
 
-def sample(setup: SACSetup, actor: Policy, obs: Tree, noise: Array) -> tuple[Array, Array]:
+def sample(setup: SACSetup, actor: VectorNetwork, obs: Tree, noise: Array) -> tuple[Array, Array]:
     """Actions a = tanh(u), u = mean + deviation * noise, (..., A), and their log pi(a | s), (...).
 
     log pi(a) = sum_i log N(u_i) - log(1 - tanh(u_i)^2), over the numbers that are free.
@@ -275,7 +275,7 @@ def actor_loss(
     params: Params,
     batch: Transition,
     noise: Array,
-    actor: Policy,
+    actor: VectorNetwork,
 ) -> tuple[Array, dict[str, Array]]:
     """mean alpha log pi(a | s) - min_i Q_i(s, a), a ~ pi(s), and the distances to anchor and neighbours."""
     alpha = temperature(setup, state.hypers, params)

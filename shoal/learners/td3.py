@@ -22,7 +22,7 @@ from shoal.learners.off_policy import OffPolicySetup, standardise
 from shoal.learners.off_policy_config import OffPolicyConfig
 from shoal.learners.replay import ReplayBuffer, Transition
 from shoal.learners.twin_critics import Critics, anchor_distance, update_actor, update_critics
-from shoal.nets.actor_critic import Policy, make_policy
+from shoal.nets.single_head import VectorNetwork, make_vector_network
 from shoal.ops import trees
 from shoal.settings import check_at_least, check_choices
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
@@ -116,9 +116,9 @@ class Hypers(NamedTuple):
 class Params(NamedTuple):
     """The networks; exchanges select them by these names."""
 
-    actor: Policy
+    actor: VectorNetwork
     critic: Critics
-    target_actor: Policy
+    target_actor: VectorNetwork
     target_critic: Critics
 
 
@@ -159,7 +159,7 @@ def init(setup: TD3Setup, key: Array) -> LearnerState:
     """A new learner; its two critics differ from the start."""
     config, num_actions = setup.config, setup.num_actions
     key_actor, key_noise, *keys_critic = jax.random.split(key, 4)
-    actor = make_policy(key_actor, setup.spec, num_actions, **config.layers)
+    actor = make_vector_network(key_actor, setup.spec, num_actions, **config.layers)
     critic = twin_critics.make_critics(setup, keys_critic)
     start = partial(off_policy.init_optimiser, setup)
     private = Private(
@@ -183,7 +183,7 @@ def act(
     return to_bounds(setup.spec.action, jnp.where(private.buffer.warming_up, random, noisy)), private
 
 
-def policy(setup: TD3Setup, actor: Policy, obs: Tree) -> Array:
+def policy(setup: TD3Setup, actor: VectorNetwork, obs: Tree) -> Array:
     """pi(s), actions between -1 and 1, (..., A)."""
     return zero_fixed(setup.spec.action, jnp.tanh(actor(obs)))
 
@@ -257,7 +257,12 @@ def targets(setup: TD3Setup, hypers: Hypers, params: Params, batch: Transition, 
 
 
 def actor_loss(
-    setup: TD3Setup, state: LearnerState, rollout: Rollout, params: Params, batch: Transition, actor: Policy
+    setup: TD3Setup,
+    state: LearnerState,
+    rollout: Rollout,
+    params: Params,
+    batch: Transition,
+    actor: VectorNetwork,
 ) -> tuple[Array, dict[str, Array]]:
     """-mean Q_1(s, pi(s)), and the distances to the anchor and to neighbours."""
     action = policy(setup, actor, batch.obs)

@@ -17,14 +17,14 @@ from shoal.learners.bounded_actions import bounded_space, correlate_noise, from_
 from shoal.learners.context import LearnerContext
 from shoal.learners.off_policy import Config, OffPolicySetup, standardise
 from shoal.learners.replay import ReplayBuffer, Transition
-from shoal.nets.actor_critic import ActionValue, Policy, make_action_value
+from shoal.nets.single_head import ActionValue, VectorNetwork, make_action_value
 from shoal.ops import losses, peers
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
 Setup: TypeAlias = OffPolicySetup[Any]
 Critics: TypeAlias = tuple[ActionValue, ActionValue]
-ActorLoss: TypeAlias = Callable[[Policy], tuple[Array, dict[str, Array]]]
-GreedyPolicy: TypeAlias = Callable[[Setup, Policy, Tree], Array]
+ActorLoss: TypeAlias = Callable[[VectorNetwork], tuple[Array, dict[str, Array]]]
+GreedyPolicy: TypeAlias = Callable[[Setup, VectorNetwork, Tree], Array]
 """policy(setup, actor, obs) -> actions between -1 and 1, without noise."""
 
 

@@ -17,6 +17,7 @@ from shoal.learners import ppo, sequences
 from shoal.learners.context import LearnerContext
 from shoal.learners.minibatches import gather_minibatches, shuffle_blocks, stratify
 from shoal.learners.ppo import PPOConfig
+from shoal.nets.actor_critic import Layers
 from shoal.nets.recurrent import GRU, LSTM, recurrent_actor_critic
 from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
@@ -83,7 +84,7 @@ def test_an_lstm_keeps_its_cell_at_the_start():
 @cache
 def network(kind, hidden=(5,)):
     spec = from_jax(probes.recall()).spec
-    made = jax.jit(lambda key: recurrent_actor_critic(kind, 6, hidden=hidden)(key, spec, 2))(KEY)
+    made = jax.jit(lambda key: recurrent_actor_critic(kind, 6, Layers(hidden=hidden))(key, spec, 2))(KEY)
     return jax.tree.map(lambda x: x + 0.3 * jax.random.normal(KEY, x.shape), made)  # no weight is special
 
 

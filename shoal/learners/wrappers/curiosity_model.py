@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.nets.actor_critic import Encoder, make_encoder
+from shoal.nets.encoders import Encoder, make_encoder
 from shoal.nets.layers import MLP
 from shoal.ops.distributions import distribution_for
 from shoal.types import ActionSpace, Box, Discrete, EnvSpec, MultiDiscrete, Tree

@@ -7,7 +7,7 @@ from jax import Array
 
 from shoal.learners.observations import named
 from shoal.learners.team_config import TeamConfig
-from shoal.nets.actor_critic import JOINT
+from shoal.nets.encoders import JOINT
 from shoal.ops.masks import ACTION_MASK
 from shoal.types import Box, EnvSpec, ObservationSpace, Tree
 
