@@ -1,4 +1,4 @@
-"""Continuous actions between bounds: from -1 to 1 for a learner, between the environment's own outside."""
+"""Continuous, bounded actions: between -1 and 1 for a learner, between their own bounds for environments."""
 
 from math import prod
 
@@ -10,8 +10,8 @@ from shoal.errors import ShoalError
 from shoal.types import Box, EnvSpec
 
 
-def bounds_of(spec: EnvSpec, algorithm: str) -> Box:
-    """An environment's actions, which must be continuous and bounded."""
+def bounded_space(spec: EnvSpec, algorithm: str) -> Box:
+    """The space of an environment's actions; raises where they are not continuous and bounded."""
     space = spec.action
     if not isinstance(space, Box) or not np.all(np.isfinite([*np.ravel(space.low), *np.ravel(space.high)])):
         raise ShoalError(
@@ -20,39 +20,39 @@ def bounds_of(spec: EnvSpec, algorithm: str) -> Box:
     return space
 
 
-def leaves_a_choice(space: Box) -> np.ndarray:
-    """Which of an action's numbers have bounds that differ, (A,) bool."""
+def find_free(space: Box) -> np.ndarray:
+    """Which numbers of an action are free, that is have bounds that differ, (A,) bool."""
     low, high = (np.broadcast_to(bound, space.shape).ravel() for bound in (space.low, space.high))
     return high > low
 
 
-def in_play(space: Box, action: Array) -> Array:
-    """Actions of [-1, 1] with 0 in place of those whose bounds leave no choice, (..., A).
+def zero_fixed(space: Box, action: Array) -> Array:
+    """Actions in [-1, 1], with 0 for every number that is not free, (..., A).
 
-    A critic learns nothing about those, and must not guide the actor by them.
+    A critic learns nothing about these numbers, so they must not reach the actor's gradient.
     """
-    free = leaves_a_choice(space)
+    free = find_free(space)
     if np.all(free):
         return action
     return jnp.where(jnp.broadcast_to(free, action.shape), action, 0.0)
 
 
 def to_bounds(space: Box, action: Array) -> Array:
-    """From [-1, 1] to the environment's own bounds and shape."""
+    """Actions in [-1, 1] in the environment's bounds and shape."""
     shaped = action.reshape(*action.shape[:-1], *space.shape)
     low, high = (jnp.broadcast_to(jnp.float32(bound), shaped.shape) for bound in (space.low, space.high))
     return low + (shaped + 1) / 2 * (high - low)
 
 
 def from_bounds(space: Box, action: Array) -> Array:
-    """The way back, flat."""
+    """The inverse of `to_bounds`, flat, (..., A)."""
     low, high = (jnp.broadcast_to(jnp.float32(bound), action.shape) for bound in (space.low, space.high))
     scaled = 2 * (action - low) / jnp.where(high > low, high - low, 1.0) - 1
     flat = scaled.reshape(*action.shape[: action.ndim - len(space.shape)], prod(space.shape))
-    return in_play(space, flat)
+    return zero_fixed(space, flat)
 
 
-def correlated(theta: float, before: Array, noise: Array) -> Array:
+def correlate_noise(theta: float, before: Array, noise: Array) -> Array:
     """x <- (1 - theta) x + sqrt(1 - (1 - theta)^2) noise (Ornstein-Uhlenbeck); the deviation stays 1."""
     keep = 1 - theta
     return keep * before + (1 - keep**2) ** 0.5 * noise

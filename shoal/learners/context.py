@@ -1,7 +1,8 @@
-"""How a run uses a learner: what it must know beside its settings and its environment."""
+"""What a learner is told about the run, besides its settings and its environment."""
 
 from typing import NamedTuple
 
+from shoal.distributed.mesh import DATA
 from shoal.errors import ShoalError
 from shoal.nets.actor_critic import NetworkMaker
 from shoal.nets.recurrent import RecurrentNetworkMaker
@@ -9,7 +10,7 @@ from shoal.types import EnvSpec
 
 
 class LearnerContext(NamedTuple):
-    """The default is a learner by itself, on one device.
+    """The default is a single learner on one device.
 
     A learner of your own is made by a function of the environment's spec and this context:
 
@@ -21,11 +22,11 @@ class LearnerContext(NamedTuple):
     """
 
     num_updates: int = 1
-    """Updates in the run: what annealed settings reach their end after."""
+    """Updates in the run: annealed settings and schedules reach their end after these."""
     axes: tuple[str, ...] = ()
-    """The mapped axes over which gradients are averaged: learners that share every step."""
+    """The mapped axes over which gradients are averaged, of learners that share every gradient."""
     shards: int = 1
-    """Devices that hold the same learner, each with its share of the environments."""
+    """Devices that share a learner, each with a part of its environments."""
     network: NetworkMaker | RecurrentNetworkMaker | None = None
     """A network of your own."""
 
@@ -33,9 +34,14 @@ class LearnerContext(NamedTuple):
 ALONE = LearnerContext()
 
 
+def data_axes(shards: int) -> tuple[str, ...]:
+    """The mapped axes over which a learner's environments are divided."""
+    return (DATA,) if shards > 1 else ()
+
+
 def check_single_agent(name: str, spec: EnvSpec, context: LearnerContext) -> None:
-    """Raise where an algorithm is asked for teams, or for a network, that only ppo takes."""
+    """Raise where an algorithm is asked for teams, or for a network of your own: only ppo supports them."""
     if spec.agents is not None:
-        raise ShoalError(f"{spec.name} has {spec.agents} agents, and {name} plays alone: use ppo")
+        raise ShoalError(f"{spec.name} has {spec.agents} agents, and {name} supports one: use ppo")
     if context.network:
-        raise ShoalError(f"networks of your own are for ppo, not for {name}")
+        raise ShoalError(f"{name} does not support networks of your own: use ppo")

@@ -1,8 +1,11 @@
-"""Deep Q-learning (Mnih et al. 2015) with two estimates (van Hasselt et al. 2016), for one learner."""
+"""Deep Q-learning (DQN, Mnih et al. 2015) with double estimates (van Hasselt et al. 2016), for one learner.
+
+y = r + gamma^n Q'(s', argmax_b Q(s', b))        critic: Huber's loss of Q(s, a) - y
+"""
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -10,26 +13,27 @@ import optax
 from jax import Array
 
 from shoal.errors import ShoalError
-from shoal.learners import gradients, observations, replay
-from shoal.learners.context import ALONE, LearnerContext, check_single_agent
-from shoal.learners.replay import ReplayBuffer, ReplayConfig, Transition
-from shoal.nets.actor_critic import Policy, make_policy
-from shoal.ops import masks, peers, trees
-from shoal.ops.statistics import weighted_mean
-from shoal.settings import check_at_least, get
+from shoal.learners import gradients, off_policy, replay
+from shoal.learners.context import ALONE, LearnerContext
+from shoal.learners.off_policy import OffPolicySetup, standardise
+from shoal.learners.off_policy_config import OffPolicyConfig
+from shoal.learners.replay import ReplayBuffer, Transition
+from shoal.nets.single_head import VectorNetwork, make_vector_network
+from shoal.ops import losses, masks, peers, trees
+from shoal.settings import check_at_least
 from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, Tree
 
 
 @dataclass(frozen=True)
 class DQNExplorationConfig:
-    """The chance of random actions."""
+    """The probability of a random action (epsilon-greedy)."""
 
     initial: float = 1.0
-    """Chance of a random action at the start."""
+    """Probability of a random action at the start."""
     final: float = 0.05
-    """Chance of one in the end."""
+    """Probability of a random action at the end."""
     fraction: float = 0.1
-    """The part of the run over which it falls, linearly."""
+    """Fraction of the run over which the probability falls linearly from initial to final."""
 
     def __post_init__(self):
         check_at_least(self, 0, "fraction", group="exploration")
@@ -38,7 +42,7 @@ class DQNExplorationConfig:
 
 
 @dataclass(frozen=True)
-class DQNConfig(ReplayConfig):
+class DQNConfig(OffPolicyConfig):
     """DQN's settings.
 
     >>> import shoal
@@ -55,13 +59,13 @@ class DQNConfig(ReplayConfig):
     tau: float = 1.0
     hidden: tuple[int, ...] = (64, 64)
     double: bool = True
-    """Let the network choose the next action that its target judges."""
+    """Double DQN: the network chooses the next action, the target network gives its value."""
     target_every: int = 10_000
-    """Environment steps between moves of the target network."""
+    """Environment steps between updates of the target network."""
     exploration: DQNExplorationConfig = field(default_factory=DQNExplorationConfig)
 
     evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "gamma")
-    """What a population changes unless told."""
+    """Hyperparameters that a population changes by default."""
     learns: ClassVar[frozenset[str]] = frozenset({"critic"})
     """The networks that learn, as exchanges name them."""
 
@@ -71,7 +75,7 @@ class DQNConfig(ReplayConfig):
 
 
 class Hypers(NamedTuple):
-    """What a population may evolve: data, so a change never recompiles. Every leaf is ()."""
+    """Hyperparameters that are data: a change never recompiles. Every leaf is ()."""
 
     learning_rate: Array
     gamma: Array
@@ -83,20 +87,13 @@ class Hypers(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The networks; an exchange may take one of them by name."""
+    """The networks; exchanges select them by these names."""
 
-    critic: Policy  # Q(s, .)
-    target_critic: Policy
+    critic: VectorNetwork  # Q(s, .)
+    target_critic: VectorNetwork
 
 
-class DQNSetup(NamedTuple):
-    """What is fixed when a learner is made: the static argument of every function below."""
-
-    config: DQNConfig
-    spec: EnvSpec
-    num_actions: int
-    num_updates: int
-    axes: tuple[str, ...] = ()
+DQNSetup: TypeAlias = OffPolicySetup[DQNConfig]
 
 
 def dqn(config: DQNConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Learner:
@@ -110,11 +107,9 @@ def dqn(config: DQNConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Le
     >>> action.shape
     (7,)
     """
-    check_single_agent("dqn", spec, context)
     if not isinstance(spec.action, Discrete):
         raise ShoalError(f"dqn needs discrete actions, which {spec.name} does not have")
-    masks.check(spec)
-    setup = DQNSetup(config, spec, spec.action.num, context.num_updates, context.axes)
+    setup = off_policy.make_setup("dqn", config, spec, context, spec.action.num)
     return Learner(
         init=partial(init, setup),
         draw=partial(draw, setup),
@@ -130,28 +125,34 @@ def dqn(config: DQNConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Le
 
 
 def init(setup: DQNSetup, key: Array) -> LearnerState:
-    """A learner that has seen nothing."""
-    config, spec = setup.config, setup.spec
-    critic = make_policy(
-        key,
-        spec,
-        setup.num_actions,
-        hidden=config.hidden,
-        activation=config.activation,
-        images=config.network.images,
-        init=config.network.init,
-    )
-    params = Params(critic, critic)
-    return LearnerState(
-        params=params,
-        statistics=observations.empty_moments(spec.observation) if config.norm_obs else {},
-        opt_state=gradients.optimiser(config.optimiser, 0.0).init(critic),
-        hypers=Hypers(**{name: jnp.float32(get(config, name)) for name in Hypers._fields}),
+    """A new learner."""
+    config = setup.config
+    critic = make_vector_network(key, setup.spec, setup.num_actions, **config.layers)
+    return off_policy.initial_state(
+        setup,
+        params=Params(critic, critic),
+        opt_state=off_policy.init_optimiser(setup, critic),
+        hypers=Hypers(**off_policy.hyper_values(config, Hypers._fields)),
         private=empty_buffer(
             setup, config.num_envs, config.buffer_size, warming_up=config.learning_starts > 0
         ),
-        anchor=params if config.prox_coef else (),
     )
+
+
+def empty_buffer(setup: DQNSetup, num_envs: int, capacity: int, warming_up: bool) -> ReplayBuffer:
+    """A buffer without transitions."""
+    action = jax.ShapeDtypeStruct((), jnp.int32)
+    return replay.empty_buffer(setup.spec, action, capacity, num_envs, setup.config.n_step, warming_up)
+
+
+def for_evaluation(setup: DQNSetup, state: LearnerState, num_envs: int) -> LearnerState:
+    """The learner for `num_envs` other environments: an empty buffer, and no random actions."""
+    return state._replace(private=empty_buffer(setup, num_envs, capacity=1, warming_up=False))
+
+
+def on_restart(state: LearnerState) -> LearnerState:
+    """The learner before new episodes."""
+    return state._replace(private=replay.on_restart(state.private))
 
 
 def draw(setup: DQNSetup, key: Array, shape: tuple[int, int]) -> Array:
@@ -162,22 +163,23 @@ def draw(setup: DQNSetup, key: Array, shape: tuple[int, int]) -> Array:
 def act(
     setup: DQNSetup, state: LearnerState, obs: Tree, noise: Array, episode_starts: Array | None = None
 ) -> tuple[Array, ReplayBuffer]:
-    """The action of the highest value, or now and then any; without noise never."""
-    values = judge(setup, state.params.critic, standardise(setup, state, obs))
+    """argmax_a Q(s, a), or with probability epsilon a random action; the former for zero noise."""
+    values = action_values(setup, state.params.critic, standardise(setup, state, obs))
     best = jnp.argmax(values, -1).astype(jnp.int32)
-    random = pick_one(masks.allowed(setup.spec.action, obs, values.shape), setup.num_actions, noise[..., 1])
-    return jnp.where(noise[..., 0] > 1 - exploration(setup, state), random, best), state.private
+    allowed = masks.allowed(setup.spec.action, obs, values.shape)
+    random = random_action(allowed, setup.num_actions, noise[..., 1])
+    return jnp.where(noise[..., 0] > 1 - epsilon(setup, state), random, best), state.private
 
 
-def judge(setup: DQNSetup, critic: Policy, obs: Tree) -> Array:
-    """The values of all actions; those of forbidden ones are too low to be chosen."""
+def action_values(setup: DQNSetup, critic: VectorNetwork, obs: Tree) -> Array:
+    """Q(s, .); forbidden actions have values too low to be chosen."""
     return masks.restrict(setup.spec.action, obs, critic(obs))
 
 
-def pick_one(allowed: Array | None, num: int, noise: Array) -> Array:
-    """Any of the actions, or of those allowed (..., num), evenly; noise is between 0 and 1.
+def random_action(allowed: Array | None, num: int, noise: Array) -> Array:
+    """An action drawn uniformly from all, or from those allowed (..., num); noise is in [0, 1).
 
-    >>> pick_one(jnp.array([[False, True, True]] * 3), 3, jnp.array([0.0, 0.4, 0.9])).tolist()
+    >>> random_action(jnp.array([[False, True, True]] * 3), 3, jnp.array([0.0, 0.4, 0.9])).tolist()
     [1, 1, 2]
     """
     if allowed is None:
@@ -188,8 +190,8 @@ def pick_one(allowed: Array | None, num: int, noise: Array) -> Array:
     return jnp.argmax(rank >= chosen[..., None], -1).astype(jnp.int32)
 
 
-def exploration(setup: DQNSetup, state: LearnerState) -> Array:
-    """The chance of a random action: 1 at first, then falling linearly over a part of the run."""
+def epsilon(setup: DQNSetup, state: LearnerState) -> Array:
+    """The probability of a random action: 1 before learning starts, then falling linearly."""
     config, hypers = setup.config, state.hypers
     span = max(config.exploration.fraction * setup.num_updates * config.rollout_size, 1.0)
     done = jnp.minimum(state.private.num_steps / span, 1.0)
@@ -197,108 +199,95 @@ def exploration(setup: DQNSetup, state: LearnerState) -> Array:
     return jnp.where(state.private.warming_up, 1.0, chance)
 
 
-def for_evaluation(setup: DQNSetup, state: LearnerState, num_envs: int) -> LearnerState:
-    """The learner in other environments than it trains in: with nothing remembered, and nothing random."""
-    return state._replace(private=empty_buffer(setup, num_envs, capacity=1, warming_up=False))
-
-
-def on_restart(state: LearnerState) -> LearnerState:
-    """The learner about to begin new episodes."""
-    return state._replace(private=replay.on_restart(state.private))
-
-
-def empty_buffer(setup: DQNSetup, num_envs: int, capacity: int, warming_up: bool) -> ReplayBuffer:
-    """Nothing remembered yet."""
-    action = jax.ShapeDtypeStruct((), jnp.int32)
-    return replay.empty_buffer(setup.spec, action, capacity, num_envs, setup.config.n_step, warming_up)
-
-
 def update(
     setup: DQNSetup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[LearnerState, dict[str, Array]]:
-    """Remember one rollout, then learn from what is remembered; the first steps are only remembered."""
-    config = setup.config
-    buffer = replay.remember(state.private, rollout, config.n_step, config.learning_starts)
-    moments = observations.update_moments(state.statistics, rollout.obs, rollout.valid, setup.axes)
-    state = state._replace(statistics=moments, private=buffer)
-    batches = replay.sample(buffer.ring, key, (config.num_gradients, config.batch_size))
-    batches = batches._replace(
-        obs=standardise(setup, state, batches.obs), next_obs=standardise(setup, state, batches.next_obs)
-    )
+    """Store one rollout, then take gradient steps on batches from the buffer; none before learning starts."""
+    buffer = off_policy.store(setup, state.private, rollout)
+    state = off_policy.update_moments(setup, state._replace(private=buffer), rollout)
+    batches = off_policy.sample_batches(setup, key, state, buffer)
     rollout = rollout._replace(obs=standardise(setup, state, rollout.obs))
-    start = (state.params, state.opt_state)
-    (params, opt_state), metrics = jax.lax.scan(partial(improve, setup, state, rollout), start, batches)
-    before = buffer.num_steps - config.rollout_size
-    due = buffer.num_steps // config.target_every > before // config.target_every
-    moved = gradients.polyak_update(state.hypers.tau, params.target_critic, params.critic)
-    params = params._replace(target_critic=trees.where(due, moved, params.target_critic))
-
-    started = ~buffer.warming_up & (replay.size(buffer.ring) > 0)
-    params, opt_state = trees.where(started, (params, opt_state), start)
-    metrics = jax.tree.map(lambda x: jnp.where(started, jnp.mean(x), 0.0), metrics)
-    metrics["loss/total"] = jnp.asarray(sum(x for name, x in metrics.items() if name.startswith("loss/")))
-    metrics["exploration"] = exploration(setup, state)
-    metrics["updates_per_step"] = started * jnp.float32(config.num_gradients / config.rollout_size)
-    metrics["replay_size"] = replay.size(buffer.ring).astype(jnp.float32)
-    return state._replace(params=params, opt_state=opt_state), metrics
+    step = partial(update_critic, setup, state, rollout)
+    (params, opt_state), metrics = jax.lax.scan(step, (state.params, state.opt_state), batches)
+    learned = (update_target(setup, state, params), opt_state)
+    state, metrics = off_policy.keep_if_started(
+        setup, state, buffer, learned, off_policy.mean_metrics(metrics)
+    )
+    return state, metrics | {"exploration": epsilon(setup, state)}
 
 
-def improve(
+def update_critic(
     setup: DQNSetup, state: LearnerState, rollout: Rollout, carry: tuple[Params, Tree], batch: Transition
 ) -> tuple[tuple[Params, Tree], dict[str, Array]]:
-    """One step of Q(s, a) towards r + gamma^n Q'(s', argmax_b Q(s', b)), by Huber's loss."""
-    (params, opt_state), hypers = carry, state.hypers
-    judged = judge(setup, params.target_critic, batch.next_obs)
-    chosen = jnp.argmax(judge(setup, params.critic, batch.next_obs) if setup.config.double else judged, -1)
-    reward, discount = replay.discounted(batch, hypers.gamma)
-    target = reward + discount * pick(judged, chosen)
-
-    def loss(critic: Policy) -> tuple[Array, dict[str, Array]]:
-        value = pick(critic(batch.obs), batch.action)
-        terms = {"loss/critic": jnp.mean(optax.huber_loss(value, target))}
-        if setup.config.prox_coef:
-            apart = optax.tree.norm(optax.tree.sub(critic, state.anchor.critic), squared=True)
-            terms["loss/prox"] = hypers.prox_coef * apart
-        if rollout.peer_targets:
-            own, valid = compared_values(setup, critic, rollout.obs), rollout.valid.astype(jnp.float32)
-            theirs = sum(peers.squared_distance(own, given) for given in rollout.peer_targets)
-            terms["loss/neighbours"] = hypers.comm_penalty_coeff * weighted_mean(theirs, valid)
-        return jnp.asarray(sum(terms.values())), terms | {"q_mean": jnp.mean(value)}
-
+    """One gradient step of the critic."""
+    params, opt_state = carry
+    loss = partial(critic_loss, setup, state, rollout, batch, targets(setup, state.hypers, params, batch))
     grads, metrics = jax.grad(loss, has_aux=True)(params.critic)
-    take_step = gradients.optimiser(setup.config.optimiser, hypers.learning_rate, setup.axes).update
-    updates, opt_state = take_step(grads, opt_state)
-    return (params._replace(critic=optax.apply_updates(params.critic, updates)), opt_state), metrics
+    critic, opt_state = off_policy.apply_gradients(
+        setup, state.hypers.learning_rate, params.critic, opt_state, grads
+    )
+    return (params._replace(critic=critic), opt_state), metrics
+
+
+def targets(setup: DQNSetup, hypers: Hypers, params: Params, batch: Transition) -> Array:
+    """y = r + gamma^n Q'(s', argmax_b Q(s', b)); not double: r + gamma^n max_b Q'(s', b)."""
+    values = action_values(setup, params.target_critic, batch.next_obs)
+    by = action_values(setup, params.critic, batch.next_obs) if setup.config.double else values
+    reward, discount = replay.n_step_return(batch, hypers.gamma)
+    return reward + discount * gather_values(values, jnp.argmax(by, -1))
+
+
+def critic_loss(
+    setup: DQNSetup,
+    state: LearnerState,
+    rollout: Rollout,
+    batch: Transition,
+    target: Array,
+    critic: VectorNetwork,
+) -> tuple[Array, dict[str, Array]]:
+    """mean Huber(Q(s, a) - y), and the distances to the anchor and to neighbours."""
+    hypers = state.hypers
+    value = gather_values(critic(batch.obs), batch.action)
+    terms = {"loss/critic": jnp.mean(optax.huber_loss(value, target))}
+    if setup.config.prox_coef:
+        terms["loss/prox"] = hypers.prox_coef * losses.proximal(critic, state.anchor.critic)
+    if rollout.peer_targets:
+        own = compared_values(setup, critic, rollout.obs)
+        terms["loss/neighbours"] = off_policy.neighbours_penalty(hypers.comm_penalty_coeff, own, rollout)
+    return jnp.asarray(sum(terms.values())), terms | {"q_mean": jnp.mean(value)}
+
+
+def update_target(setup: DQNSetup, state: LearnerState, params: Params) -> Params:
+    """target <- (1 - tau) target + tau network, where `target_every` steps have passed in this rollout."""
+    config, num_steps = setup.config, state.private.num_steps
+    due = num_steps // config.target_every > (num_steps - config.rollout_size) // config.target_every
+    moved = gradients.polyak_update(state.hypers.tau, params.target_critic, params.critic)
+    return params._replace(target_critic=trees.where(due, moved, params.target_critic))
+
+
+def gather_values(values: Array, action: Array) -> Array:
+    """values[..., action]."""
+    return jnp.take_along_axis(values, action[..., None], -1)[..., 0]
 
 
 def policy_terms(setup: DQNSetup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
-    """The values of all actions and their squared length: what a sum of squared distances is made of."""
+    """The values of all actions and their squared length: the terms of a sum of squared distances."""
     return peers.output_terms(compared_values(setup, state.params.critic, standardise(setup, state, obs)))
 
 
-def compared_values(setup: DQNSetup, critic: Policy, obs: Tree) -> Array:
-    """The values that learners compare: 0 of what is forbidden, which nobody learns."""
+def compared_values(setup: DQNSetup, critic: VectorNetwork, obs: Tree) -> Array:
+    """The values that neighbours compare: 0 for forbidden actions, which nobody learns."""
     values = critic(obs)
     mask = masks.allowed(setup.spec.action, obs, values.shape)
     return values if mask is None else jnp.where(mask, values, 0.0)
 
 
 def distance(setup: DQNSetup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
-    """Whether two learners would do different things, 0 or 1 at each observation."""
-    best = lambda one: jnp.argmax(judge(setup, one.params.critic, standardise(setup, one, obs)), -1)
+    """1 where two learners' greedy actions differ, 0 where they agree, at each observation."""
+    best = lambda one: jnp.argmax(action_values(setup, one.params.critic, standardise(setup, one, obs)), -1)
     return (best(state) != best(other)).astype(jnp.float32)
 
 
 def value(setup: DQNSetup, state: LearnerState, obs: Tree) -> Array:
     """max_a Q(s, a)."""
-    return jnp.max(judge(setup, state.params.critic, standardise(setup, state, obs)), -1)
-
-
-def pick(values: Array, action: Array) -> Array:
-    """values[..., action]."""
-    return jnp.take_along_axis(values, action[..., None], -1)[..., 0]
-
-
-def standardise(setup: DQNSetup, state: LearnerState, obs: Tree) -> Tree:
-    """Observations as the network sees them."""
-    return observations.standardise(obs, state.statistics, setup.config.clip_obs)
+    return jnp.max(action_values(setup, state.params.critic, standardise(setup, state, obs)), -1)

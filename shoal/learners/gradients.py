@@ -1,4 +1,4 @@
-"""Steps down a gradient, and networks that follow others slowly."""
+"""Optimisers, gradients averaged over learners or computed in parts, target networks."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from shoal.types import Tree
 
 
 def optimiser(kind: str, rate: Array | float, axes: tuple[str, ...] = ()) -> optax.GradientTransformation:
-    """Adam (`adam`) or plain steps (`sgd`), their size data; gradients are averaged `axes` learners."""
+    """Adam (`adam`) or gradient descent (`sgd`), with gradients averaged over `axes`; the rate is data."""
     scale = optax.scale_by_adam() if kind == "adam" else optax.identity()
     steps = optax.flatten(optax.chain(scale, optax.scale_by_learning_rate(rate)))
     pooled = lambda grads, state, params=None: steps.update(pmean(grads, axes), state, params)
@@ -20,20 +20,20 @@ def optimiser(kind: str, rate: Array | float, axes: tuple[str, ...] = ()) -> opt
 
 
 def pmean(tree: Tree, axes: tuple[str, ...]) -> Tree:
-    """The mean over learners that share every step, mapped over the axes `axes`; without any, the tree."""
+    """The mean over the mapped `axes` of learners that share every gradient; the tree itself without axes."""
     return jax.lax.pmean(tree, axes) if axes else tree
 
 
 def accumulate_gradients(
-    gradient: Callable[[Tree, Tree], Tree], params: Tree, batch: Tree, num_pieces: int
+    gradient: Callable[[Tree, Tree], Tree], params: Tree, batch: Tree, num_parts: int
 ) -> Tree:
-    """gradient(params, batch) of a loss that is a sum over the batch, piece by piece, to save memory."""
-    if num_pieces == 1:
+    """gradient(params, batch) of a loss that is a sum over the batch, in parts, to save memory."""
+    if num_parts == 1:
         return gradient(params, batch)
-    pieces = trees.split_axis(batch, num_pieces)
+    parts = trees.split_axis(batch, num_parts)
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, batch))
-    add = lambda total, piece: (jax.tree.map(jnp.add, total, gradient(params, piece)), None)
-    return jax.lax.scan(add, zero, pieces)[0]
+    add = lambda total, part: (jax.tree.map(jnp.add, total, gradient(params, part)), None)
+    return jax.lax.scan(add, zero, parts)[0]
 
 
 def polyak_update(tau: Array | float, target: Tree, network: Tree) -> Tree:

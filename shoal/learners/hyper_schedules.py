@@ -1,10 +1,11 @@
-"""Schedules: hyperparameters that change over a run, each by a factor on what it is at the time.
+"""Schedules: hyperparameters that change over a run, each by a factor on its current value.
 
-    linear(END, N steps)    straight from the setting's value to END, where it stays
-    log(END, N steps)       in equal ratios
-    step(END, N steps)      the value for N steps, then END
+    linear(END, N steps)    linearly from the setting's value to END, and END from there on
+    log(END, N steps)       the same with a linear logarithm
+    step(END, N steps)      the setting's value for N steps, then END
 
-A factor, because hyperparameters are data: what a population has made of one goes the same way.
+A schedule is a factor because hyperparameters are data: it also applies to a value that a population has
+changed.
 """
 
 import math
@@ -18,28 +19,28 @@ from jax import Array
 from shoal.errors import ShoalError
 
 SHAPES = ("linear", "log", "step")
-SHARES = ("gamma", "gae_lambda")
-"""Hyperparameters that stay between 0 and 1, whatever a population has made of them."""
+FRACTIONS = ("gamma", "gae_lambda")
+"""Hyperparameters that stay between 0 and 1, also where a population has changed them."""
 FORM = re.compile(r"\s*(\w+)\s*=\s*(\w+)\s*\(([^,()]+)(?:,([^,()]+?)\s(steps|iterations)\s*)?\)\s*")
 
 Hypers = TypeVar("Hypers", bound=NamedTuple)
 
 
 class Schedule(NamedTuple):
-    """How one hyperparameter changes."""
+    """The schedule of one hyperparameter."""
 
     name: str
     shape: str
     ratio: float  # of its last value to its first
-    updates: float | None = None  # that it takes; None is the whole run
+    updates: float | None = None  # until the last value; None is the whole run
 
 
-def read(text: str, starts: Mapping[str, Any], rollout_size: int) -> Schedule:
-    """A schedule from `NAME=SHAPE(END)` or `NAME=SHAPE(END, N steps)`; every rollout is one of `iterations`.
+def parse_schedule(text: str, starts: Mapping[str, Any], rollout_size: int) -> Schedule:
+    """A schedule from `NAME=SHAPE(END)`, `NAME=SHAPE(END, N steps)` or `NAME=SHAPE(END, N iterations)`.
 
-    >>> read("learning_rate=linear(1e-4, 200 iterations)", {"learning_rate": 2e-4}, rollout_size=512)
-    Schedule(name='learning_rate', shape='linear', ratio=0.5, updates=200.0)
-    >>> read("ent_coef=log(0.01, 5120 steps)", {"ent_coef": 0.04}, rollout_size=512)
+    >>> parse_schedule("gae_lambda=linear(0.4, 200 iterations)", {"gae_lambda": 0.8}, rollout_size=512)
+    Schedule(name='gae_lambda', shape='linear', ratio=0.5, updates=200.0)
+    >>> parse_schedule("ent_coef=log(0.01, 5120 steps)", {"ent_coef": 0.04}, rollout_size=512)
     Schedule(name='ent_coef', shape='log', ratio=0.25, updates=10.0)
     """
     match = FORM.fullmatch(text)
@@ -53,41 +54,41 @@ def read(text: str, starts: Mapping[str, Any], rollout_size: int) -> Schedule:
         end, span = float(end), None if count is None else float(count)
     except ValueError:
         raise ShoalError(f"schedule {text!r}: END and N must be numbers") from None
-    if mistake := _mistake(name, shape, end, span, starts):
+    if mistake := _find_mistake(name, shape, end, span, starts):
         raise ShoalError(f"schedule {text!r}: {mistake}")
     updates = span / rollout_size if span and unit == "steps" else span
     return Schedule(name, shape, end / starts[name], updates)
 
 
-def in_iterations(text: str, rollout_size: int) -> str:
-    """A schedule with its steps in iterations of so many.
+def steps_to_iterations(text: str, rollout_size: int) -> str:
+    """A schedule's text with its steps as iterations of `rollout_size` steps.
 
-    >>> in_iterations("ent_coef=log(0.01, 5120 steps)", 512)
+    >>> steps_to_iterations("ent_coef=log(0.01, 5120 steps)", 512)
     'ent_coef=log(0.01, 10.0 iterations)'
     """
     return re.sub(r"([^,()]+?)\s+steps", lambda found: f" {float(found[1]) / rollout_size} iterations", text)
 
 
-def check(plan: Iterable[Schedule], switches: Mapping[str, str]) -> None:
-    """Raise where a hyperparameter has two schedules; `switches` are settings that give it one, by name."""
+def check_unique(plan: Iterable[Schedule], switches: Mapping[str, str]) -> None:
+    """Raise where a hyperparameter has two schedules; `switches` are settings that give one, by its name."""
     names = [schedule.name for schedule in plan]
     for name in names:
         if names.count(name) > 1:
-            mend = f"; --no-{switches[name].replace('_', '-')} leaves one out" if name in switches else ""
-            raise ShoalError(f"{name} has two schedules{mend}")
+            remedy = f"; --no-{switches[name].replace('_', '-')} leaves one out" if name in switches else ""
+            raise ShoalError(f"{name} has two schedules{remedy}")
 
 
-def at(plan: Iterable[Schedule], hypers: Hypers, updates: Array, num_updates: int) -> Hypers:
-    """The hyperparameters after so many updates of `num_updates`: x <- x f(updates)."""
+def apply_schedules(plan: Iterable[Schedule], hypers: Hypers, updates: Array, num_updates: int) -> Hypers:
+    """The hyperparameters after `updates` of `num_updates` updates: x f(updates)."""
     changed = {}
     for schedule in plan:
         value = getattr(hypers, schedule.name) * factor(schedule, updates / (schedule.updates or num_updates))
-        changed[schedule.name] = jnp.minimum(value, 1.0) if schedule.name in SHARES else value
+        changed[schedule.name] = jnp.minimum(value, 1.0) if schedule.name in FRACTIONS else value
     return hypers._replace(**changed)
 
 
 def factor(schedule: Schedule, progress: Array) -> Array:
-    """1 at a progress p of 0, the ratio r from 1 on; between the two r + (1 - r)(1 - p), r^p, or 1.
+    """Of progress p and ratio r: linear is r + (1 - r)(1 - p), log is r^p, step is 1; r for p >= 1.
 
     >>> half = jnp.float32(0.5)
     >>> [factor(Schedule("gamma", shape, 0.25), half).item() for shape in SHAPES]
@@ -103,23 +104,23 @@ def factor(schedule: Schedule, progress: Array) -> Array:
             return jnp.where(progress < 1.0, 1.0, ratio)
 
 
-def _mistake(name: str, shape: str, end: float, span: float | None, starts: Mapping[str, Any]) -> str:
-    """What is wrong with a schedule; empty if nothing."""
+def _find_mistake(name: str, shape: str, end: float, span: float | None, starts: Mapping[str, Any]) -> str:
+    """What is wrong with a schedule; empty where it is valid."""
     if name not in starts:
         return f"no hyperparameter is called {name}; there are {', '.join(starts)}"
     if shape not in SHAPES:
         return f"the shape is one of {', '.join(SHAPES)}, not {shape}"
     start = starts[name]
     if not isinstance(start, int | float) or start == 0:
-        return f"{name} must be a number other than 0 to begin with, not {start}"
+        return f"{name} must be a number other than 0, not {start}"
     if not math.isfinite(end) or end * start < 0:
-        return f"END must be finite and not on the other side of 0 than {name} {start:g}"
+        return f"END must be finite, and 0 or of the same sign as {name} {start:g}"
     if shape == "log" and end == 0:
-        return "equal ratios never reach 0: choose another END, or linear"
-    if name in SHARES and end > 1:
+        return "log never reaches 0: choose another END, or linear"
+    if name in FRACTIONS and end > 1:
         return f"{name} stays between 0 and 1"
     if span is None and shape == "step":
-        return "say after how many steps or iterations, e.g. step(1e-4, 400 iterations)"
+        return "step needs a number of steps or iterations, e.g. step(1e-4, 400 iterations)"
     if span is not None and not 0 < span < math.inf:
         return "N must be above 0"
     return ""

@@ -15,7 +15,7 @@ def named(tree: Tree) -> dict[str, Tree]:
 
 
 def empty_moments(space: ObservationSpace) -> dict[str, Running]:
-    """Moments of everything that is to be standardised, of no samples yet; pictures and masks are not."""
+    """Moments, without samples, of every part that is standardised: all but images and masks."""
     boxes = without_mask(named(space))
     return {name: statistics.empty(box.shape) for name, box in boxes.items() if not is_image(box)}
 
@@ -23,9 +23,9 @@ def empty_moments(space: ObservationSpace) -> dict[str, Running]:
 def update_moments(
     moments: dict[str, Running], obs: Tree, valid: Array, axes: tuple[str, ...] = ()
 ) -> dict[str, Running]:
-    """The moments with more observations in them; obs and `valid` share their leading axes.
+    """The moments with more observations; obs and `valid` share their leading axes.
 
-    Where observations are divided over mapped `axes`, all of them count.
+    Observations that are divided over mapped `axes` count together.
     """
     parts = named(obs)
     return {
@@ -35,7 +35,7 @@ def update_moments(
 
 
 def standardise(obs: Tree, moments: dict[str, Running], clip: float) -> Tree:
-    """Observations with mean 0 and deviation 1, where there are moments of them."""
+    """(x - mean) / deviation, clipped, for every part that has moments."""
     parts = {
         name: statistics.standardise(x, moments[name], clip) if name in moments else x
         for name, x in named(obs).items()

@@ -1,11 +1,13 @@
-"""Proximal policy optimisation (Schulman et al. 2017), for one learner.
+"""Proximal policy optimisation (PPO, Schulman et al. 2017), for one learner.
 
-The rollout holds only what happened. Values, log-probabilities and advantages are computed here, in
-one batch, from the parameters that acted.
+A rollout holds only what happened. Values, log-probabilities and advantages come from the parameters that
+acted (`ppo_batch`); then epochs of minibatches minimise
+
+    L = -min(r A, clip(r, 1 - c, 1 + c) A) + vf_coef (V - target)^2 / 2 - ent_coef entropy,
+    r = pi(a | s) / pi_old(a | s).
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,88 +15,34 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from shoal.distributed.mesh import DATA, psum
-from shoal.learners import hyper_schedules, observations, sequences, targets
+from shoal.distributed.mesh import psum
+from shoal.learners import sequences
 from shoal.learners.context import ALONE, LearnerContext
-from shoal.learners.epochs import minibatches_once, minibatches_recomputed, weigh
+from shoal.learners.epochs import run_epochs
 from shoal.learners.gradients import accumulate_gradients, pmean
-from shoal.learners.minibatches import shuffles, stratify
-from shoal.learners.observations import empty_moments, named, update_moments
-from shoal.learners.ppo_config import Hypers, PPOConfig
-from shoal.nets.actor_critic import NetworkMaker, Split, actor_critic
-from shoal.nets.convolutions import is_image
-from shoal.nets.recurrent import RecurrentNetworkMaker, recurrent_actor_critic
-from shoal.ops import losses, masks, peers, statistics, trees
-from shoal.ops.advantages import (
-    discounted_returns,
-    generalised_advantages,
-    rewards_to_go,
-    standardise_advantages,
+from shoal.learners.hyper_schedules import apply_schedules
+from shoal.learners.observations import empty_moments, update_moments
+from shoal.learners.ppo_batch import (
+    Batch,
+    denormalise,
+    make_batch,
+    make_minibatches,
+    normalise_targets,
+    update_target_moments,
 )
-from shoal.ops.distributions import Distribution, distribution_for
-from shoal.ops.peers import PeerPolicy
-from shoal.ops.statistics import Running
+from shoal.learners.ppo_config import Hypers, PPOConfig
+from shoal.learners.ppo_rewards import empty_reward_range, prepare_rewards, reward_scale
+from shoal.learners.ppo_setup import (
+    PPOSetup,
+    Private,
+    Statistics,
+    initial_carry,
+    make_setup,
+    restrict,
+    standardise,
+)
+from shoal.ops import losses, peers, statistics
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
-
-
-class Statistics(NamedTuple):
-    """Running moments of each named observation that is standardised, of returns, of the critic's targets."""
-
-    obs: dict[str, Running]
-    returns: Running
-    targets: Running | tuple[()] = ()  # where they are standardised
-
-
-class Private(NamedTuple):
-    """What stays with the learner."""
-
-    num_updates: Array  # () int32, so far
-    kl_coef: Array  # () the adaptive penalty's weight
-    discounted_return: Array  # (E,) so far in each environment's episode
-    carry: Tree = ()  # (E, ...) what a policy with memory remembers of its episodes
-    start: Tree = ()  # (E, ...) what it remembered when the rollout under way began
-    reward_range: Array | tuple[()] = ()  # (2,) the least and the largest so far, where asked for
-
-
-class Batch(NamedTuple):
-    """Samples to learn from, with what the policy that acted thought of them.
-
-    With memory, B are sequences: every field but `start` has their T steps as its second axis.
-    """
-
-    obs: Tree  # (B, ...)
-    action: Array  # (B, ...)
-    outputs: Array | tuple[()]  # (B, num_outputs), where the objective asks for them
-    log_prob: Array  # (B,)
-    value: Array  # (B,)
-    advantage: Array  # (B,)
-    target: Array  # (B,)
-    weight: Array  # (B,) 1 where valid, later each sample's share of its minibatch
-    peers: tuple[PeerPolicy, ...] = ()  # one per exchange that gives advice
-    episode_starts: Array | tuple[()] = ()  # (B, T) where an episode begins
-    start: Tree = ()  # (B, ...) what was remembered before the first step
-
-
-class PPOSetup(NamedTuple):
-    """What is fixed when a learner is made: the static argument of every function below."""
-
-    config: PPOConfig
-    spec: EnvSpec
-    distribution: Distribution
-    make_network: NetworkMaker | RecurrentNetworkMaker
-    num_updates: int
-    axes: tuple[str, ...] = ()
-    shards: int = 1
-
-    @property
-    def data(self) -> tuple[str, ...]:
-        """The mapped axes over which a learner's environments are divided."""
-        return (DATA,) if self.shards > 1 else ()
-
-    @property
-    def everyone(self) -> tuple[str, ...]:
-        """Those, and the ones of learners that share every step: they have what they have seen in common."""
-        return *self.axes, *self.data
 
 
 def ppo(config: PPOConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Learner:
@@ -107,15 +55,8 @@ def ppo(config: PPOConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Le
     >>> action.shape
     (7,)
     """
-    masks.check(spec)
-    num_updates, axes, shards, network = context
-    if config.remembers:
-        sequences.check_division(
-            config.num_envs, config.num_minibatches * config.network.grad_accumulation, shards
-        )
-    network = network or default_network(config)
-    setup = PPOSetup(config, spec, distribution_for(spec.action), network, num_updates, axes, shards)
-    recurrent = config.remembers  # its policy at an observation depends on those before it
+    setup = make_setup(config, spec, context)
+    recurrent = config.recurrent  # its policy at an observation depends on those before it
     return Learner(
         init=partial(init, setup),
         draw=partial(draw, setup),
@@ -130,25 +71,8 @@ def ppo(config: PPOConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Le
     )
 
 
-def default_network(config: PPOConfig) -> NetworkMaker | RecurrentNetworkMaker:
-    """The network that the settings describe."""
-    network, memory = config.network, config.memory
-    layers = {
-        "hidden": config.hidden,
-        "critic_hidden": network.critic_hidden,
-        "activation": config.activation,
-        "images": network.images,
-        "init": network.init,
-        "init_log_std": network.init_log_std,
-        "split": Split(network.split_start, network.split_keys, network.split_hidden),
-    }
-    if memory.kind == "none":
-        return actor_critic(**layers)
-    return recurrent_actor_critic(memory.kind, memory.size, **layers)
-
-
 def init(setup: PPOSetup, key: Array) -> LearnerState:
-    """A learner that has seen nothing."""
+    """A new learner."""
     config = setup.config
     params = setup.make_network(key, setup.spec, setup.distribution.num_outputs)
     number = lambda x: jnp.float32(x if isinstance(x, int | float) else jnp.inf)
@@ -156,21 +80,19 @@ def init(setup: PPOSetup, key: Array) -> LearnerState:
     moments = empty_moments(setup.spec.observation) if config.norm_obs else {}
     num_envs = config.num_envs // setup.shards
     carry = initial_carry(setup, params, num_envs)
-    private = Private(
-        num_updates=jnp.int32(0),
-        kl_coef=jnp.float32(config.kl.coef),
-        discounted_return=jnp.zeros(num_envs),
-        carry=carry,
-        start=carry,
-        reward_range=targets.empty_reward_range() if config.value.bootstrap_clip == "dynamic" else (),
-    )
-    opt_state = optimiser(hypers).init(ravel_pytree(params)[0])
     return LearnerState(
         params=params,
         statistics=Statistics(moments, statistics.empty(), statistics.empty() if config.value.norm else ()),
-        opt_state=opt_state,
+        opt_state=optimiser(hypers).init(ravel_pytree(params)[0]),
         hypers=hypers,
-        private=private,
+        private=Private(
+            num_updates=jnp.int32(0),
+            kl_coef=jnp.float32(config.kl.coef),
+            discounted_return=jnp.zeros(num_envs),
+            carry=carry,
+            start=carry,
+            reward_range=empty_reward_range() if config.value.bootstrap_clip == "dynamic" else (),
+        ),
         anchor=params if config.prox_coef else (),
     )
 
@@ -183,10 +105,10 @@ def draw(setup: PPOSetup, key: Array, shape: tuple[int, int]) -> Array:
 def act(
     setup: PPOSetup, state: LearnerState, obs: Tree, noise: Array, episode_starts: Array | None = None
 ) -> tuple[Array, Private]:
-    """Actions drawn from the policy, one per environment; without noise the most likely ones."""
+    """a ~ pi(s), one per environment; the most likely actions for zero noise."""
     obs, private = standardise(setup, state, obs), state.private
-    if setup.config.remembers:
-        outputs, carry = sequences.look(state.params, private.carry, obs, episode_starts)
+    if setup.config.recurrent:
+        outputs, carry = sequences.advance(state.params, private.carry, obs, episode_starts)
         private = private._replace(carry=carry)
     else:
         outputs, _ = state.params(obs)
@@ -194,222 +116,74 @@ def act(
 
 
 def for_evaluation(setup: PPOSetup, state: LearnerState, num_envs: int) -> LearnerState:
-    """The learner in other environments than it trains in, of which it remembers nothing."""
+    """The learner for `num_envs` other environments, whose episodes are about to start."""
     carry = initial_carry(setup, state.params, num_envs)
     return state._replace(private=state.private._replace(carry=carry, start=carry))
 
 
-def initial_carry(setup: PPOSetup, params: Tree, num_envs: int) -> Tree:
-    """What a policy remembers of episodes that have not begun."""
-    return params.initial_carry(num_envs) if setup.config.remembers else ()
-
-
 def on_restart(state: LearnerState) -> LearnerState:
-    """The learner about to begin new episodes: their returns count from 0, and nothing is remembered."""
-    names = ("discounted_return", "carry", "start")
-    cleared = {name: jax.tree.map(jnp.zeros_like, getattr(state.private, name)) for name in names}
-    return state._replace(private=state.private._replace(**cleared))
+    """The learner before new episodes: returns count from 0, and the carry is zeros."""
+    private, zeros = state.private, partial(jax.tree.map, jnp.zeros_like)
+    return state._replace(
+        private=private._replace(
+            discounted_return=zeros(private.discounted_return),
+            carry=zeros(private.carry),
+            start=zeros(private.start),
+        )
+    )
 
 
 def update(
     setup: PPOSetup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[LearnerState, dict[str, Array]]:
-    """Learn from one rollout.
+    """Learn from one rollout, with the hyperparameters scheduled for this update.
 
-    Observations are standardised by the moments that acted, and the moments take in this rollout
-    only afterwards: the first minibatch's ratio is 1. Hyperparameters are those of the moment.
+    Observations are standardised by the moments of earlier rollouts, which are those that acted. So the
+    first minibatch's ratio is 1.
     """
-    moments, hypers = (
-        update_moments(state.statistics.obs, rollout.obs, rollout.valid, setup.everyone),
-        state.hypers,
-    )
-    now = hyper_schedules.at(setup.config.plan, hypers, state.private.num_updates, setup.num_updates)
-    state, rollout = scale_rewards(setup, state._replace(hypers=now), rollout)
-    batch = assess(setup, state, rollout)
+    hypers, num_updates, moments = state.hypers, state.private.num_updates, state.statistics.obs
+    now = apply_schedules(setup.config.plan, hypers, num_updates, setup.num_updates)
+    state, rollout = prepare_rewards(setup, state._replace(hypers=now), rollout)
+    batch = make_batch(setup, state, rollout)
     state = update_target_moments(setup, state, batch)
     state, metrics = learn(setup, key, state, rollout, normalise_targets(setup, state, batch))
-    private = state.private._replace(num_updates=state.private.num_updates + 1, start=state.private.carry)
-    state = state._replace(statistics=state.statistics._replace(obs=moments), hypers=hypers, private=private)
+    moments = update_moments(moments, rollout.obs, rollout.valid, setup.all_axes)
+    state = state._replace(
+        hypers=hypers,
+        statistics=state.statistics._replace(obs=moments),
+        private=state.private._replace(num_updates=num_updates + 1, start=state.private.carry),
+    )
     return state, metrics
-
-
-def scale_rewards(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, Rollout]:
-    """Divide rewards by the running spread of their discounted sum, and clip them, as configured."""
-    config, reward = setup.config, rewards(state.hypers, rollout)
-    if config.norm_reward:
-        ended = rollout.terminated | rollout.truncated
-        start = state.private.discounted_return
-        start, returns = discounted_returns(start, reward, ended, state.hypers.gamma)
-        fresh = statistics.summarise(returns, rollout.valid, setup.everyone)
-        moments = statistics.merge(state.statistics.returns, fresh)
-        reward = reward / reward_scale(moments)
-        state = state._replace(
-            statistics=state.statistics._replace(returns=moments),
-            private=state.private._replace(discounted_return=start),
-        )
-    reward = targets.clip_rewards(config, state.hypers, reward)
-    if config.value.bootstrap_clip == "dynamic":
-        seen = targets.update_reward_range(state.private.reward_range, reward, rollout.valid, setup.everyone)
-        state = state._replace(private=state.private._replace(reward_range=seen))
-    return state, rollout._replace(reward=reward)
-
-
-def rewards(hypers: Hypers, rollout: Rollout) -> Array:
-    """What is to be earned: the environment's rewards, and where there is a bonus, a sum of both."""
-    if isinstance(rollout.bonus, tuple):
-        return rollout.reward
-    return hypers.extrinsic_coef * rollout.reward + hypers.intrinsic_coef * rollout.bonus
-
-
-def reward_scale(returns: Running) -> Array:
-    """What rewards are divided by where they are standardised."""
-    return jnp.sqrt(statistics.variance(returns) + 1e-8)
-
-
-def assess(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> Batch:
-    """Values, log-probabilities, advantages and targets of a rollout.
-
-    Flattened to (T * E, ...); with memory, the sequences of its environments, (E, T, ...).
-    """
-    obs, last_obs = (standardise(setup, state, x) for x in (rollout.obs, rollout.last_obs))
-    pictures = any(is_image(box) for box in named(setup.spec.observation).values())
-    # A whole rollout of pictures would not fit in memory at once.
-    if setup.config.remembers:
-        seen = rollout._replace(obs=obs, last_obs=last_obs)
-        outputs, value, last_value = sequences.replay(state.params, state.private.start, seen, pictures)
-    else:
-        outputs, value = jax.lax.map(state.params, obs) if pictures else state.params(obs)
-        _, last_value = state.params(last_obs)
-    outputs = restrict(setup, obs, outputs)
-    if setup.config.value.norm:
-        value, last_value = (targets.denormalise(x, state.statistics.targets) for x in (value, last_value))
-    next_value = jnp.concatenate([value[1:], last_value[None]])
-    ends, hypers = (rollout.terminated, rollout.truncated, rollout.valid), state.hypers
-    advantage = generalised_advantages(
-        rollout.reward, value, next_value, *ends, hypers.gamma, hypers.gae_lambda
-    )
-    weight = rollout.valid.astype(jnp.float32)
-    target = advantage + value
-    if setup.config.value.clips_bootstrap:
-        bootstrap = targets.clip_bootstrap(setup.config, hypers, state.private.reward_range, next_value)
-        target = rewards_to_go(rollout.reward, bootstrap, *ends, hypers.gamma)
-    if setup.config.norm_adv == "batch":
-        advantage = standardise_advantages(advantage, weight, setup.data)
-    log_prob = setup.distribution.log_prob(outputs, rollout.action)
-    outputs = outputs if setup.config.objective in ("kl", "mdpo") else ()
-    aggregate = partial(
-        peers.aggregate, setup.distribution, setup.config.peers.direction, setup.config.peers.form
-    )
-    heard = tuple(aggregate(given) for given in rollout.peer_targets)
-    heard = tuple(one._replace(outputs=restrict(setup, obs, one.outputs)) for one in heard)
-    batch = Batch(obs, rollout.action, outputs, log_prob, value, advantage, target, weight, heard)
-    if setup.config.remembers:
-        return sequences.transposed(batch._replace(episode_starts=rollout.episode_starts))._replace(
-            start=state.private.start
-        )
-    return trees.merge_axes(batch)
-
-
-def update_target_moments(setup: PPOSetup, state: LearnerState, batch: Batch) -> LearnerState:
-    """The learner whose moments of targets have a rollout's in them, where targets are standardised."""
-    if not setup.config.value.norm:
-        return state
-    fresh = statistics.summarise(batch.target, batch.weight, setup.everyone)
-    moments = statistics.merge(state.statistics.targets, fresh)
-    return state._replace(statistics=state.statistics._replace(targets=moments))
-
-
-def normalise_targets(setup: PPOSetup, state: LearnerState, batch: Batch) -> Batch:
-    """The batch with values and targets in the units that the critic speaks in."""
-    if not setup.config.value.norm:
-        return batch
-    value, target = (targets.normalise(x, state.statistics.targets) for x in (batch.value, batch.target))
-    return batch._replace(value=value, target=target)
-
-
-def policy_terms(setup: PPOSetup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
-    """What the policy says of observations, as `ops.peer_targets` adds it up."""
-    config = setup.config
-    outputs, _ = state.params(standardise(setup, state, obs))
-    outputs = restrict(setup, obs, outputs)
-    return peers.policy_terms(setup.distribution, config.peers.direction, config.peers.form, outputs)
-
-
-def distance(setup: PPOSetup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
-    """KL(own policy || the other's) at each observation."""
-    own, _ = state.params(standardise(setup, state, obs))
-    theirs, _ = other.params(standardise(setup, other, obs))
-    return setup.distribution.kl(restrict(setup, obs, own), restrict(setup, obs, theirs))
-
-
-def value(setup: PPOSetup, state: LearnerState, obs: Tree) -> Array:
-    """What the critic says of each observation, in the environment's own rewards."""
-    _, value = state.params(standardise(setup, state, obs))
-    value = targets.denormalise(value, state.statistics.targets) if setup.config.value.norm else value
-    return value * reward_scale(state.statistics.returns) if setup.config.norm_reward else value
 
 
 def learn(
     setup: PPOSetup, key: Array, state: LearnerState, rollout: Rollout, batch: Batch
 ) -> tuple[LearnerState, dict[str, Array]]:
-    """Epochs of shuffled minibatches; a learner past `target_kl` sits the remaining epochs out."""
+    """Epochs of shuffled minibatches, a step of the optimiser on each."""
     config = setup.config
     if config.objective == "mdpo":
-        remaining = jnp.maximum(1.0 - state.private.num_updates / setup.num_updates, 0.0)
-        kl_coef = config.kl.coef / jnp.maximum(remaining, 1 / setup.num_updates)
-        state = state._replace(private=state.private._replace(kl_coef=kl_coef))
-    step = partial(improve, setup, state)
-    pieces = 1 if config.remembers else config.num_steps  # that an environment's part is cut into
-    strata = stratify(pieces, config.num_envs, config.num_minibatches, setup.shards)
-    orders = shuffles(key, config.update_epochs, pieces, strata, config.num_minibatches, setup.shards)
-    weighing = partial(weigh, config.norm_adv, setup.data)
-    if config.value.recalculate and config.update_epochs > 1:
-        again = lambda params: normalise_targets(
-            setup, state, assess(setup, state._replace(params=params), rollout)
-        )
-        cut, given = minibatches_recomputed(weighing, batch, orders, again)
-    else:
-        cut, given = minibatches_once(weighing, batch, orders)
-
-    def epoch(carry, given):
-        before, running = carry
-        after, metrics = jax.lax.scan(step, before, cut(before[0], given))
-        metrics = jax.tree.map(jnp.mean, metrics)
-        if config.kl.limit is None:
-            return (after, running), (metrics, running)
-        after = trees.where(running, after, before)
-        kl = pmean(metrics["approx_kl"], setup.axes)
-        return (after, running & (kl <= state.hypers.target_kl)), (metrics, running)
-
-    start = ((state.params, state.opt_state), jnp.bool_(True))
-    ((params, opt_state), _), (metrics, ran) = jax.lax.scan(epoch, start, given)
-    last_kl = pmean(metrics["approx_kl"][jnp.sum(ran) - 1], setup.axes)
-    metrics = jax.tree.map(lambda x: jnp.mean(x, where=ran), metrics)
-    metrics |= losses.shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
-    moving = ("learning_rate", *(schedule.name for schedule in config.plan))
-    metrics |= {name: getattr(state.hypers, name) for name in moving}
-    metrics["explained_variance"] = losses.explained_variance(
-        batch.value, batch.target, batch.weight, setup.data
-    )
+        state = state._replace(private=state.private._replace(kl_coef=mirror_descent_coef(setup, state)))
+    minibatches = make_minibatches(setup, key, state, rollout, batch)
+    start, step = (state.params, state.opt_state), partial(take_step, setup, state)
+    kl_limit = None if config.kl.limit is None else state.hypers.target_kl
+    (params, opt_state), metrics, kl = run_epochs(step, minibatches, start, kl_limit, setup.axes)
+    metrics = add_metrics(setup, state, batch, metrics)
     private = state.private
-    if config.objective in ("kl", "mdpo"):
-        metrics["kl_coef"] = private.kl_coef
     if config.objective == "kl":
-        private = private._replace(
-            kl_coef=losses.adapt_kl_coef(private.kl_coef, last_kl, state.hypers.kl_goal)
-        )
+        coef = losses.adapt_kl_coef(private.kl_coef, kl, state.hypers.kl_goal)
+        private = private._replace(kl_coef=coef)
     return state._replace(params=params, opt_state=opt_state, private=private), metrics
 
 
-def improve(
+def take_step(
     setup: PPOSetup, state: LearnerState, carry: tuple[Tree, Tree], batch: Batch
 ) -> tuple[tuple[Tree, Tree], dict[str, Array]]:
-    """One step of the optimiser on one minibatch, whose gradient may be computed in pieces."""
+    """One step of the optimiser on one minibatch, whose gradient may be computed in parts."""
     params, opt_state = carry
     gradient = jax.grad(partial(loss, setup, state), has_aux=True)
     grads, metrics = accumulate_gradients(gradient, params, batch, setup.config.network.grad_accumulation)
     grads, unravel = ravel_pytree(grads)  # one long vector: fewer, longer operations
-    grads, metrics = psum((grads, metrics), setup.data)  # each device's is its samples' part of the sum
+    grads, metrics = psum((grads, metrics), setup.data_axes)  # a device's are of its samples alone
     grads = pmean(grads, setup.axes)
     updates, opt_state = optimiser(state.hypers).update(grads, opt_state)
     metrics["grad_norm"] = jnp.linalg.norm(grads)
@@ -417,57 +191,71 @@ def improve(
 
 
 def loss(setup: PPOSetup, state: LearnerState, params: Tree, batch: Batch) -> tuple[Array, dict[str, Array]]:
-    """L = policy + vf_coef value - ent_coef entropy, and penalties, each a weighted sum over the batch.
-
-    kl, mdpo    kl_coef KL(old || new), kl_coef KL(new || old)
-    neighbours  comm_penalty_coeff sum_j W_ij KL(pi_j || new), or the other way round
-    prox        prox_coef ||theta - anchor||^2
-    """
+    """L = policy + vf_coef value - ent_coef entropy + penalties, each a weighted sum over the minibatch."""
     hypers, distribution = state.hypers, setup.distribution
-    if setup.config.remembers:
-        outputs, value = sequences.read(params, batch.start, batch.obs, batch.episode_starts)
+    if setup.config.recurrent:
+        outputs, value = sequences.unroll_batch(params, batch.carry, batch.obs, batch.episode_starts)
     else:
         outputs, value = params(batch.obs)
     outputs = restrict(setup, batch.obs, outputs)
     log_ratio = distribution.log_prob(outputs, batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     total = lambda x: jnp.sum(x * batch.weight)
-
-    if setup.config.objective == "clip":
-        policy = losses.clipped_surrogate(ratio, batch.advantage, hypers.clip_coef)
-    else:
-        policy = losses.surrogate(ratio, batch.advantage)
-    error = losses.squared_error
-    if setup.config.value.loss == "huber":
-        error = partial(losses.huber_error, delta=setup.config.value.huber_delta)
-    if setup.config.value.clip:
-        wrong = losses.clipped_error(error, value, batch.value, batch.target, hypers.clip_coef)
-    else:
-        wrong = error(value, batch.target)
     entropy = total(distribution.entropy(outputs))
     terms = {
-        "policy": total(policy),
-        "value": hypers.vf_coef * total(wrong),
+        "policy": total(policy_loss(setup, hypers, ratio, batch.advantage)),
+        "value": hypers.vf_coef * total(value_loss(setup, hypers, value, batch)),
         "entropy": -hypers.ent_coef * entropy,
     }
-    if setup.config.objective == "kl":
-        terms["kl"] = state.private.kl_coef * total(distribution.kl(batch.outputs, outputs))
-    if setup.config.objective == "mdpo":
-        terms["kl"] = state.private.kl_coef * total(distribution.kl(outputs, batch.outputs))
-    for peer in batch.peers:
-        apart = peers.penalty(distribution, setup.config.peers.direction, peer, outputs)
-        penalty = hypers.comm_penalty_coeff * total(apart)
-        terms["neighbours"] = terms.get("neighbours", 0.0) + penalty
-    if setup.config.prox_coef:
-        apart = optax.tree.norm(optax.tree.sub(params, state.anchor), squared=True)
-        terms["prox"] = hypers.prox_coef * apart * jnp.sum(batch.weight)
-
+    terms |= penalties(setup, state, params, outputs, batch)
     metrics = {f"loss/{name}": term for name, term in terms.items()} | {
         "entropy": entropy,
         "approx_kl": total(losses.approximate_kl(log_ratio)),
         "clip_fraction": total(jnp.abs(ratio - 1) > hypers.clip_coef),
     }
     return jnp.asarray(sum(terms.values())), metrics
+
+
+def policy_loss(setup: PPOSetup, hypers: Hypers, ratio: Array, advantage: Array) -> Array:
+    """-min(r A, clip(r, 1 - c, 1 + c) A) for the objective clip; -r A for the others."""
+    if setup.config.objective == "clip":
+        return losses.clipped_surrogate(ratio, advantage, hypers.clip_coef)
+    return losses.surrogate(ratio, advantage)
+
+
+def value_loss(setup: PPOSetup, hypers: Hypers, value: Array, batch: Batch) -> Array:
+    """(V - target)^2 / 2, or Huber's; with value.clip no less than that of V clipped near its old value."""
+    config, error = setup.config.value, losses.squared_error
+    if config.loss == "huber":
+        error = partial(losses.huber_error, delta=config.huber_delta)
+    if config.clip:
+        return losses.clipped_error(error, value, batch.value, batch.target, hypers.clip_coef)
+    return error(value, batch.target)
+
+
+def penalties(
+    setup: PPOSetup, state: LearnerState, params: Tree, outputs: Array, batch: Batch
+) -> dict[str, Array]:
+    """What keeps the policy near others, as configured.
+
+    kl, mdpo    kl_coef KL(old || new), kl_coef KL(new || old)
+    neighbours  comm_penalty_coeff sum_j W_ij KL(pi_j || new), or in reverse
+    prox        prox_coef ||theta - anchor||^2
+    """
+    config, hypers, kl = setup.config, state.hypers, setup.distribution.kl
+    total, terms = lambda x: jnp.sum(x * batch.weight), {}
+    if config.objective == "kl":
+        terms["kl"] = state.private.kl_coef * total(kl(batch.outputs, outputs))
+    if config.objective == "mdpo":
+        terms["kl"] = state.private.kl_coef * total(kl(outputs, batch.outputs))
+    for peer in batch.peers:
+        divergence = peers.penalty(setup.distribution, config.peers.direction, peer, outputs)
+        penalty = hypers.comm_penalty_coeff * total(divergence)
+        terms["neighbours"] = terms.get("neighbours", 0.0) + penalty
+    if config.prox_coef:
+        distance = losses.proximal(params, state.anchor)
+        terms["prox"] = hypers.prox_coef * distance * jnp.sum(batch.weight)
+    return terms
 
 
 def optimiser(hypers: Hypers) -> optax.GradientTransformation:
@@ -479,11 +267,50 @@ def optimiser(hypers: Hypers) -> optax.GradientTransformation:
     )
 
 
-def standardise(setup: PPOSetup, state: LearnerState, obs: Tree) -> Tree:
-    """Observations as the network sees them."""
-    return observations.standardise(obs, state.statistics.obs, setup.config.inputs.clip_obs)
+def mirror_descent_coef(setup: PPOSetup, state: LearnerState) -> Array:
+    """kl.coef / (1 - u / U) after u of U updates (mirror descent policy optimisation)."""
+    remaining = jnp.maximum(1.0 - state.private.num_updates / setup.num_updates, 0.0)
+    return setup.config.kl.coef / jnp.maximum(remaining, 1 / setup.num_updates)
 
 
-def restrict(setup: PPOSetup, obs: Tree, outputs: Array) -> Array:
-    """The policy's outputs where what the environment forbids cannot be chosen."""
-    return masks.restrict(setup.spec.action, obs, outputs)
+def add_metrics(
+    setup: PPOSetup, state: LearnerState, batch: Batch, metrics: dict[str, Array]
+) -> dict[str, Array]:
+    """The metrics of the losses, and the losses' shares, scheduled hyperparameters, explained variance."""
+    config, hypers = setup.config, state.hypers
+    found = losses.loss_shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
+    scheduled = ("learning_rate", *(schedule.name for schedule in config.plan))
+    found |= {name: hypers._asdict()[name] for name in scheduled}
+    if config.objective in ("kl", "mdpo"):
+        found["kl_coef"] = state.private.kl_coef
+    return (
+        metrics
+        | found
+        | {
+            "explained_variance": losses.explained_variance(
+                batch.value, batch.target, batch.weight, setup.data_axes
+            )
+        }
+    )
+
+
+def policy_terms(setup: PPOSetup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
+    """The policy at observations, in terms that add up over peers (`ops.peers`)."""
+    outputs, _ = state.params(standardise(setup, state, obs))
+    outputs = restrict(setup, obs, outputs)
+    config = setup.config.peers
+    return peers.policy_terms(setup.distribution, config.direction, config.form, outputs)
+
+
+def distance(setup: PPOSetup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
+    """KL(own policy || the other's) at each observation."""
+    own, _ = state.params(standardise(setup, state, obs))
+    theirs, _ = other.params(standardise(setup, other, obs))
+    return setup.distribution.kl(restrict(setup, obs, own), restrict(setup, obs, theirs))
+
+
+def value(setup: PPOSetup, state: LearnerState, obs: Tree) -> Array:
+    """V(s), in units of the environment's own rewards."""
+    _, value = state.params(standardise(setup, state, obs))
+    value = denormalise(value, state.statistics.targets) if setup.config.value.norm else value
+    return value * reward_scale(state.statistics.returns) if setup.config.norm_reward else value

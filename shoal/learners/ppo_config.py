@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from jax import Array
 
 from shoal.errors import ShoalError
-from shoal.learners import hyper_schedules
-from shoal.learners.hyper_schedules import Schedule
+from shoal.learners.hyper_schedules import Schedule, check_unique, parse_schedule
 from shoal.learners.ppo_groups import (
     CuriosityConfig,
     InputsConfig,
@@ -22,14 +21,14 @@ from shoal.learners.team_config import TeamConfig
 from shoal.settings import check_at_least, check_choices, get
 
 ANNEALED = {"learning_rate": "anneal_lr", "clip_coef": "anneal_clip", "ent_coef": "anneal_ent"}
-"""Hyperparameters with a setting that lets them fall linearly to 0 over the run."""
+"""Hyperparameters that may fall linearly to 0 over the run, each with the setting that says so."""
 
 OPTIONAL = ("prox_coef", "target_kl", "clip_reward", "reward_floor", "bootstrap_clip", "bootstrap_floor")
-"""Hyperparameters of what is not done unless they are given."""
+"""Hyperparameters of options that are off unless they are given."""
 
 
 class Hypers(NamedTuple):
-    """What populations evolve and schedules change: data, so a change never recompiles. Every leaf is ()."""
+    """Hyperparameters that are data: a change never recompiles. Every leaf is ()."""
 
     learning_rate: Array
     gamma: Array
@@ -64,9 +63,9 @@ class PPOConfig:
     num_steps: int = 128
     """Steps per environment between updates."""
     num_minibatches: int = 4
-    """Minibatches per epoch; must divide num_envs * num_steps, with memory num_envs."""
+    """Minibatches per epoch; must divide num_envs * num_steps, or num_envs for a recurrent policy."""
     update_epochs: int = 4
-    """Passes over each rollout."""
+    """Epochs: passes over each rollout."""
     learning_rate: float = 2.5e-4
     """Adam's step size."""
     anneal_lr: bool = True
@@ -74,28 +73,28 @@ class PPOConfig:
     gamma: float = 0.99
     """Discount."""
     gae_lambda: float = 0.95
-    """How far advantage estimates look ahead: 0 one step, 1 the whole episode."""
+    """Lambda of generalised advantage estimation: 0 is one step, 1 the whole episode."""
     clip_coef: float = 0.2
-    """How far the probability ratio may move before clipping."""
+    """Clipping range of the probability ratio."""
     ent_coef: float = 0.01
     """Weight of the entropy bonus."""
     norm_obs: bool = False
-    """Standardise observations, but no pictures, by running statistics."""
+    """Standardise observations, except images, by running statistics."""
     norm_reward: bool = False
-    """Divide rewards by the running spread of discounted returns."""
+    """Divide rewards by the running standard deviation of discounted returns."""
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers."""
     activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "tanh"
     """Activation between layers."""
     objective: Literal["clip", "kl", "mdpo", "none"] = "clip"
-    """What holds the policy near the one that acted: clipping, an adaptive KL penalty, mirror descent
-    (a reverse KL penalty that grows as the run ends), nothing."""
+    """What keeps the policy near the one that acted: clipping, an adaptive KL penalty, mirror descent
+    (a reverse KL penalty that grows towards the end of the run), or nothing."""
     anneal_clip: bool = False
     """Let clip_coef fall linearly to 0 over the run."""
     anneal_ent: bool = False
     """Let ent_coef fall linearly to 0 over the run."""
     norm_adv: Literal["minibatch", "batch", "none"] = "minibatch"
-    """Over what advantages are standardised."""
+    """Which samples advantages are standardised over."""
     vf_coef: float = 0.5
     """Weight of the value loss."""
     max_grad_norm: float = 0.5
@@ -103,8 +102,8 @@ class PPOConfig:
     prox_coef: float = 0.0
     """Weight of the squared distance to the parameters last received (FedProx)."""
     schedules: tuple[str, ...] = ()
-    """Hyperparameters that change over the run: NAME=SHAPE(END, N steps), or iterations, or the whole run,
-    e.g. "learning_rate=linear(1e-4, 200 iterations)"; the shapes are linear, log and step."""
+    """Hyperparameters that change over the run: NAME=SHAPE(END, N steps), or N iterations, or without N over
+    the whole run, e.g. "learning_rate=linear(1e-4, 200 iterations)". The shapes are linear, log and step."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     curiosity: CuriosityConfig = field(default_factory=CuriosityConfig)
@@ -115,7 +114,7 @@ class PPOConfig:
     peers: PeersConfig = field(default_factory=PeersConfig)
 
     evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_coef", "ent_coef")
-    """What a population changes unless told."""
+    """Hyperparameters that a population changes by default."""
     learns: ClassVar[frozenset[str]] = frozenset({"actor", "critic"})
     """The networks that learn, as exchanges name them."""
     divisible: ClassVar[bool] = True
@@ -127,28 +126,28 @@ class PPOConfig:
         return self.num_envs * self.num_steps
 
     @property
-    def rows(self) -> int:
+    def minibatch_size(self) -> int:
         """Samples per step of the optimiser."""
         return self.rollout_size // self.num_minibatches
 
     @property
     def work(self) -> int:
         """Multiplications in the largest layer of a step of the optimiser."""
-        if self.remembers:  # a sequence is read step by step
+        if self.recurrent:  # a sequence is computed step by step
             return self.num_envs // self.num_minibatches * 4 * self.memory.size**2
-        return self.rows * max(self.hidden + (self.network.critic_hidden or ()), default=1) ** 2
+        return self.minibatch_size * max(self.hidden + (self.network.critic_hidden or ()), default=1) ** 2
 
     @property
     def annealed(self) -> dict[str, str]:
-        """The hyperparameters that fall to 0 over the run, each with the setting that lets it."""
+        """The hyperparameters that fall to 0 over the run, each with the setting that says so."""
         return {name: switch for name, switch in ANNEALED.items() if getattr(self, switch)}
 
     @property
     def plan(self) -> tuple[Schedule, ...]:
-        """How hyperparameters change over the run."""
+        """The schedules of hyperparameters over the run."""
         to_zero = (Schedule(name, "linear", 0.0) for name in self.annealed)
-        read = (hyper_schedules.read(text, self.hypers, self.rollout_size) for text in self.schedules)
-        return *to_zero, *read
+        given = (parse_schedule(text, self.hypers, self.rollout_size) for text in self.schedules)
+        return *to_zero, *given
 
     @property
     def hypers(self) -> dict[str, Any]:
@@ -157,15 +156,15 @@ class PPOConfig:
 
     @property
     def idle(self) -> dict[str, str]:
-        """Hyperparameters that change nothing as configured, each with what it takes."""
+        """Hyperparameters without effect as configured, each with what gives it one."""
         off = {name: f"a {name} to begin with" for name in OPTIONAL if get(self, name) in (None, 0)}
         if not self.curiosity.enabled:
             off |= dict.fromkeys(("intrinsic_coef", "extrinsic_coef"), "curiosity")
         return off if self.objective == "kl" else off | {"kl_goal": "objective kl"}
 
     @property
-    def remembers(self) -> bool:
-        """Whether the policy is recurrent: it then learns from whole sequences."""
+    def recurrent(self) -> bool:
+        """Whether the policy is recurrent: then it learns from whole sequences."""
         return self.memory.kind != "none"
 
     def __post_init__(self):
@@ -174,19 +173,19 @@ class PPOConfig:
         check_at_least(self, 0, "prox_coef")
         if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 <= self.gae_lambda <= 1:
             raise ShoalError("learning_rate must be positive, gamma and gae_lambda between 0 and 1")
-        hyper_schedules.check(self.plan, self.annealed)
+        check_unique(self.plan, self.annealed)
         if idle := [schedule.name for schedule in self.plan if schedule.name in self.idle]:
-            raise ShoalError(f"{idle[0]} has a schedule but no effect: that takes {self.idle[idle[0]]}")
-        pieces = self.num_minibatches * self.network.grad_accumulation
-        if self.rollout_size % pieces:
+            raise ShoalError(f"{idle[0]} has a schedule but no effect without {self.idle[idle[0]]}")
+        num_parts = self.num_minibatches * self.network.grad_accumulation
+        if self.rollout_size % num_parts:
             times = f" x network.grad_accumulation {self.network.grad_accumulation}" * (
-                pieces > self.num_minibatches
+                num_parts > self.num_minibatches
             )
             raise ShoalError(
                 f"num_minibatches {self.num_minibatches}{times} does not divide "
                 f"num_envs {self.num_envs} x num_steps {self.num_steps} = {self.rollout_size}"
             )
-        if self.remembers:
-            check_division(self.num_envs, pieces)
-        if self.inputs.augment and self.remembers:
-            raise ShoalError("inputs.augment does not work with memory; use --memory none or leave it out")
+        if self.recurrent:
+            check_division(self.num_envs, num_parts)
+        if self.inputs.augment and self.recurrent:
+            raise ShoalError("inputs.augment does not work with memory: use only one of them")

@@ -8,7 +8,7 @@ from shoal.settings import check_at_least, check_choices
 
 
 def check_bounds(settings: Any, group: str, upper: str, lower: str) -> None:
-    """Raise where a range is empty, or lacks the lower bound that it needs."""
+    """Raise where a range is empty, or needs a lower bound and has none."""
     high, low = getattr(settings, upper), getattr(settings, lower)
     if isinstance(high, int | float) and low is None and high < 0:
         raise ShoalError(f"{group}.{upper} must not be negative without {group}.{lower}")
@@ -18,24 +18,24 @@ def check_bounds(settings: Any, group: str, upper: str, lower: str) -> None:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Pictures, initial weights, the critic's size, split observations."""
+    """Encoders of images, initial weights, the critic's size, split observations."""
 
     images: Literal["nature", "impala", "mlp"] = "nature"
-    """What pictures go through; vectors always go through the hidden layers."""
+    """The encoder of images. Vectors have none: they go to the hidden layers."""
     critic_hidden: tuple[int, ...] | None = None
-    """Sizes of the critic's hidden layers; those of `hidden` unless given."""
+    """Sizes of the critic's hidden layers; `hidden` unless given."""
     init: Literal["orthogonal", "xavier"] = "orthogonal"
-    """How weights begin; the heads are always orthogonal."""
+    """Initialisation of the weights; that of the output layers is always orthogonal."""
     init_log_std: float = 0.0
-    """Logarithm of the first standard deviation of continuous actions."""
+    """Initial logarithm of the standard deviation of continuous actions."""
     split_start: int | None = None
-    """Send the first so many numbers of an observation, and the rest, through layers of their own first."""
+    """Split an observation after this many numbers; each part has layers of its own before the others."""
     split_keys: tuple[str, ...] = ()
-    """The same for named observations: the names of those that go together."""
+    """Split named observations: the names of those that make the first part."""
     split_hidden: tuple[int, ...] = (64, 64)
-    """Sizes of those layers; their outputs, side by side, go on through the hidden layers."""
+    """Sizes of each part's own layers; their outputs are concatenated."""
     grad_accumulation: int = 1
-    """Compute each minibatch's gradient in this many pieces, to save memory."""
+    """Compute each minibatch's gradient in this many parts, to save memory."""
 
     def __post_init__(self):
         check_choices(self, "network")
@@ -53,7 +53,7 @@ class MemoryConfig:
     kind: Literal["none", "lstm", "gru"] = "none"
     """The recurrent core after the hidden layers; actor and critic have one each."""
     size: int = 64
-    """Size of the core's state (an lstm has two of them)."""
+    """Size of the core's state (an lstm has two states)."""
 
     def __post_init__(self):
         check_choices(self, "memory")
@@ -62,22 +62,23 @@ class MemoryConfig:
 
 @dataclass(frozen=True)
 class CuriosityConfig:
-    """A bonus for what the learner cannot predict yet (Pathak 2017)."""
+    """A bonus for what the learner cannot predict yet (Pathak et al. 2017)."""
 
     enabled: bool = False
-    """Reward the errors of the learner's own model of the environment."""
+    """Add the prediction errors of a learned model of the environment to the rewards."""
     coef: float = 1.0
-    """Weight of that bonus."""
+    """Weight of the bonus."""
     extrinsic_coef: float = 1.0
-    """Weight of the environment's own rewards beside it."""
+    """Weight of the environment's own rewards."""
     scale: float = 0.01
-    """The bonus is half the model's squared error times this."""
+    """The bonus is this times half the model's squared error."""
     beta: float = 0.8
-    """How much of the model's loss is the inverse model's (which action was it?); the rest the forward's."""
+    """Share of the inverse model, which predicts the action, in the model's loss; the rest is the forward
+    model's."""
     size: int = 128
-    """Features of an observation, and the width of the model's hidden layers."""
+    """Number of features of an observation, and size of the model's hidden layers."""
     learning_rate: float = 3e-4
-    """The step size of the model's own Adam."""
+    """Step size of the model's Adam."""
 
     def __post_init__(self):
         check_at_least(self, 1, "size", group="curiosity")
@@ -91,11 +92,11 @@ class KLConfig:
     """Limits on how far the policy moves per update, by the KL divergence."""
 
     limit: float | None = None
-    """Skip the epochs that remain once an epoch's mean KL exceeds this."""
+    """Skip the remaining epochs once an epoch's mean KL exceeds this (target_kl)."""
     coef: float = 1.0
-    """The KL penalty's first weight (objectives kl and mdpo)."""
+    """Initial weight of the KL penalty (objectives kl and mdpo)."""
     goal: float = 0.01
-    """The KL per update that the penalty's weight is steered to (objective kl)."""
+    """The KL per update that the weight of the penalty adapts to (objective kl)."""
 
 
 @dataclass(frozen=True)
@@ -103,24 +104,25 @@ class ValueConfig:
     """The critic's loss and targets."""
 
     loss: Literal["squared", "huber"] = "squared"
-    """The critic's error: its square, or no more than proportional to it beyond huber_delta."""
+    """The loss of the critic's error: its square, or Huber's, which is linear beyond huber_delta."""
     huber_delta: float = 10.0
-    """The error beyond which the loss huber grows linearly."""
+    """The error beyond which the loss huber is linear."""
     clip: bool = False
-    """Hold the value near its old one, by clip_coef. Off: it freezes critics of large returns."""
+    """Clip the value to within clip_coef of its old value. Off by default: with large returns the critic
+    hardly learns."""
     norm: bool = False
-    """Let the critic learn targets standardised by their running statistics."""
+    """Standardise the critic's targets by running statistics."""
     recalculate: bool = False
-    """Compute values, advantages and targets anew at the start of every epoch after the first."""
+    """Recompute values, advantages and targets at the start of every epoch after the first."""
     bootstrap_clip: float | Literal["dynamic"] | None = None
-    """Let the critic learn rewards to go, plus where they are cut off a value of at most this; dynamic: no
-    less and no more than any reward so far."""
+    """The critic's targets become rewards to go, plus, where the rollout or the episode is cut off, a value
+    of at most this; dynamic: a value between the least and the largest reward so far."""
     bootstrap_floor: float | None = None
-    """The least such value; -bootstrap_clip unless given."""
+    """Lower bound of that value; -bootstrap_clip unless given."""
 
     @property
     def clips_bootstrap(self) -> bool:
-        """Whether the critic learns rewards to go, with a bounded value at their end."""
+        """Whether the critic's targets are rewards to go with a bounded value at their end."""
         return self.bootstrap_clip is not None or self.bootstrap_floor is not None
 
     def __post_init__(self):
@@ -138,16 +140,16 @@ class ValueConfig:
 
 @dataclass(frozen=True)
 class InputsConfig:
-    """Bounds on observations and rewards as the learner sees them; variants of observations."""
+    """Bounds on observations and rewards that the learner sees; augmentation of observations."""
 
     clip_obs: float = 10.0
     """Bound on standardised observations."""
     clip_reward: float | None = None
-    """Bound on rewards as the learner sees them, after standardising; scores stay raw."""
+    """Bound on rewards that the learner sees, after scaling; scores stay raw."""
     reward_floor: float | None = None
-    """The least such reward; -clip_reward unless given."""
+    """Lower bound of these rewards; -clip_reward unless given."""
     augment: bool = False
-    """Learn from the variants of every observation that the environment offers, too."""
+    """Learn also from the variants of observations that the environment offers (augmentation)."""
 
     def __post_init__(self):
         check_bounds(self, "inputs", "clip_reward", "reward_floor")
@@ -158,11 +160,11 @@ class PeersConfig:
     """The penalty on the distance to other learners' policies (exchange neighbours)."""
 
     coef: float = 0.1
-    """Weight of the KL to the policies that an exchange shows the learner."""
+    """Weight of the KL divergence to the neighbours' policies."""
     direction: Literal["forward", "reverse"] = "forward"
-    """That KL is KL(theirs || own), or in reverse KL(own || theirs)."""
+    """forward: KL(theirs || own); reverse: KL(own || theirs)."""
     form: Literal["sum", "mixture"] = "sum"
-    """Several policies make a weighted sum of KLs, or one KL to their mixture."""
+    """For several neighbours: a weighted sum of KLs, or one KL to their mixture."""
 
     def __post_init__(self):
         check_choices(self, "peers")

@@ -1,27 +1,30 @@
-"""Twin delayed deep deterministic policy gradients (Fujimoto et al. 2018), for one learner.
+"""Twin delayed deep deterministic policy gradients (TD3, Fujimoto et al. 2018), for one learner.
 
-Actions are numbers between -1 and 1 in here, whatever the environment's bounds; noise is in the same units.
+y = r + gamma^n min_i Q'_i(s', clip(pi'(s') + clip(noise)))
+critics: sum_i (Q_i(s, a) - y)^2        actor, every `policy_delay` steps: -Q_1(s, pi(s))
+
+Actions are between -1 and 1 in here, whatever the environment's bounds; noise is in the same units.
 """
 
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from shoal.errors import ShoalError
-from shoal.learners import gradients, observations, replay
-from shoal.learners.bounded_actions import bounds_of, correlated, from_bounds, in_play, to_bounds
-from shoal.learners.context import ALONE, LearnerContext, check_single_agent
-from shoal.learners.replay import ReplayBuffer, ReplayConfig, Transition
-from shoal.nets.actor_critic import ActionValue, Policy, make_action_value, make_policy
-from shoal.ops import masks, peers, trees
-from shoal.ops.statistics import weighted_mean
-from shoal.settings import check_at_least, check_choices, get
+from shoal.learners import gradients, off_policy, replay, twin_critics
+from shoal.learners.bounded_actions import to_bounds, zero_fixed
+from shoal.learners.context import ALONE, LearnerContext
+from shoal.learners.off_policy import OffPolicySetup, standardise
+from shoal.learners.off_policy_config import OffPolicyConfig
+from shoal.learners.replay import ReplayBuffer, Transition
+from shoal.learners.twin_critics import Critics, anchor_distance, update_actor, update_critics
+from shoal.nets.single_head import VectorNetwork, make_vector_network
+from shoal.ops import trees
+from shoal.settings import check_at_least, check_choices
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
 UNROLL = 4
@@ -33,11 +36,11 @@ class TD3ExplorationConfig:
     """Noise on actions."""
 
     kind: Literal["gaussian", "ou"] = "gaussian"
-    """Independent noise, or one that remembers (Ornstein-Uhlenbeck)."""
+    """Independent noise, or noise correlated in time (Ornstein-Uhlenbeck)."""
     noise: float = 0.1
-    """Its deviation."""
+    """Standard deviation of the noise; actions are between -1 and 1."""
     theta: float = 0.15
-    """How fast its memory fades per step (ou)."""
+    """Rate at which correlated noise decays per step (ou)."""
 
     def __post_init__(self):
         check_choices(self, "exploration")
@@ -48,19 +51,19 @@ class TD3ExplorationConfig:
 
 @dataclass(frozen=True)
 class TargetNoiseConfig:
-    """Noise on the actions of the target network."""
+    """Noise on the target network's actions."""
 
     noise: float = 0.2
-    """Its deviation."""
+    """Standard deviation of the noise."""
     clip: float = 0.5
-    """Bound on it."""
+    """Bound on the noise."""
 
     def __post_init__(self):
         check_at_least(self, 0, "noise", "clip", group="target")
 
 
 @dataclass(frozen=True)
-class TD3Config(ReplayConfig):
+class TD3Config(OffPolicyConfig):
     """TD3's settings.
 
     >>> import shoal
@@ -69,22 +72,22 @@ class TD3Config(ReplayConfig):
     """
 
     actor_learning_rate: float | None = None
-    """The actor's step size; the critics', whatever becomes of it, unless given."""
+    """The actor's step size; unless given it equals learning_rate at all times."""
     policy_delay: int = 2
-    """Critic updates for each of the actor and the targets."""
+    """Critic updates per update of the actor and the target networks."""
     prox_form: Literal["parameters", "outputs"] = "parameters"
-    """What prox_coef keeps near: parameters, or the actions and values they give."""
+    """What prox_coef measures the distance of: parameters, or actions and values."""
     exploration: TD3ExplorationConfig = field(default_factory=TD3ExplorationConfig)
     target: TargetNoiseConfig = field(default_factory=TargetNoiseConfig)
 
     evolved: ClassVar[tuple[str, ...]] = ("learning_rate", "exploration_noise")
-    """What a population changes unless told."""
+    """Hyperparameters that a population changes by default."""
     learns: ClassVar[frozenset[str]] = frozenset({"actor", "critic"})
     """The networks that learn, as exchanges name them."""
 
     @property
     def idle(self) -> dict[str, str]:
-        """Hyperparameters that change nothing as configured, each with what it takes."""
+        """Hyperparameters without effect as configured, each with what gives it one."""
         if self.actor_learning_rate is not None:
             return super().idle
         return super().idle | {"actor_learning_rate": "an actor_learning_rate to begin with"}
@@ -97,7 +100,7 @@ class TD3Config(ReplayConfig):
 
 
 class Hypers(NamedTuple):
-    """What a population may evolve: data, so a change never recompiles. Every leaf is ()."""
+    """Hyperparameters that are data: a change never recompiles. Every leaf is ()."""
 
     learning_rate: Array
     actor_learning_rate: Array
@@ -111,36 +114,30 @@ class Hypers(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The networks; an exchange may take some of them by name."""
+    """The networks; exchanges select them by these names."""
 
-    actor: Policy
-    critic: tuple[ActionValue, ActionValue]
-    target_actor: Policy
-    target_critic: tuple[ActionValue, ActionValue]
+    actor: VectorNetwork
+    critic: Critics
+    target_actor: VectorNetwork
+    target_critic: Critics
 
 
 class OptStates(NamedTuple):
-    """Adam's moments, of each network that learns."""
+    """The optimiser's state for each network that learns."""
 
     actor: Tree
     critic: Tree
 
 
 class Private(NamedTuple):
-    """What stays with the learner."""
+    """What never leaves the learner."""
 
     buffer: ReplayBuffer
     num_gradients: Array  # () int32, critic updates so far
     correlated_noise: Array  # (E, A) of deviation 1 (exploration ou)
 
 
-class TD3Setup(NamedTuple):
-    """What is fixed when a learner is made: the static argument of every function below."""
-
-    config: TD3Config
-    spec: EnvSpec
-    num_actions: int
-    axes: tuple[str, ...] = ()
+TD3Setup: TypeAlias = OffPolicySetup[TD3Config]
 
 
 def td3(config: TD3Config, spec: EnvSpec, context: LearnerContext = ALONE) -> Learner:
@@ -154,117 +151,58 @@ def td3(config: TD3Config, spec: EnvSpec, context: LearnerContext = ALONE) -> Le
     >>> action.shape
     (7, 1)
     """
-    check_single_agent("td3", spec, context)
-    bounds = bounds_of(spec, "td3")
-    masks.check(spec)
-    setup = TD3Setup(config, spec, prod(bounds.shape), context.axes)
-    return Learner(
-        init=partial(init, setup),
-        draw=partial(draw, setup),
-        act=partial(act, setup),
-        update=partial(update, setup),
-        policy_terms=partial(policy_terms, setup),
-        distance=partial(distance, setup),
-        value=partial(value, setup),
-        for_evaluation=partial(for_evaluation, setup),
-        on_restart=on_restart,
-        grouped=False,
-    )
+    setup = twin_critics.make_setup("td3", config, spec, context)
+    return twin_critics.make_learner(setup, init=init, act=act, update=update, policy=policy)
 
 
 def init(setup: TD3Setup, key: Array) -> LearnerState:
-    """A learner that has seen nothing; its two critics differ from the start."""
-    config, spec, num_actions = setup.config, setup.spec, setup.num_actions
+    """A new learner; its two critics differ from the start."""
+    config, num_actions = setup.config, setup.num_actions
     key_actor, key_noise, *keys_critic = jax.random.split(key, 4)
-    actor = make_policy(key_actor, spec, num_actions, **config.layers)
-    first, second = (make_action_value(key, spec, num_actions, **config.layers) for key in keys_critic)
-    params = Params(actor, (first, second), actor, (first, second))
-    settings = {name: get(config, name) for name in Hypers._fields}
-    settings["actor_learning_rate"] = config.actor_learning_rate or config.learning_rate
+    actor = make_vector_network(key_actor, setup.spec, num_actions, **config.layers)
+    critic = twin_critics.make_critics(setup, keys_critic)
+    start = partial(off_policy.init_optimiser, setup)
     private = Private(
-        buffer=empty_buffer(
-            setup, config.num_envs, config.buffer_size, warming_up=config.learning_starts > 0
-        ),
+        buffer=twin_critics.initial_buffer(setup),
         num_gradients=jnp.int32(0),
         correlated_noise=jax.random.normal(key_noise, (config.num_envs, num_actions)),
     )
-    start = gradients.optimiser(config.optimiser, 0.0).init
-    return LearnerState(
-        params=params,
-        statistics=observations.empty_moments(spec.observation) if config.norm_obs else {},
-        opt_state=OptStates(start(params.actor), start(params.critic)),
-        hypers=Hypers(**{name: jnp.float32(x) for name, x in settings.items()}),
-        private=private,
-        anchor=params if config.prox_coef else (),
-    )
-
-
-def draw(setup: TD3Setup, key: Array, shape: tuple[int, int]) -> Array:
-    """Normal noise for (T, E) actions."""
-    return jax.random.normal(key, (*shape, setup.num_actions))
+    hypers = off_policy.hyper_values(config, Hypers._fields, actor_learning_rate=config.learning_rate)
+    params, opt_state = Params(actor, critic, actor, critic), OptStates(start(actor), start(critic))
+    return off_policy.initial_state(setup, params, opt_state, Hypers(**hypers), private)
 
 
 def act(
     setup: TD3Setup, state: LearnerState, obs: Tree, noise: Array, episode_starts: Array | None = None
 ) -> tuple[Array, Private]:
-    """The policy's actions, with noise on them; at the start, random ones.
-
-    Normal noise through its own distribution function is uniform: that is what random actions are made of.
-    """
-    private, random = state.private, jax.scipy.special.erf(noise / 2**0.5)
-    if setup.config.exploration.kind == "ou":
-        noise = correlated(setup.config.exploration.theta, private.correlated_noise, noise)
-        private = private._replace(correlated_noise=noise)
+    """a = clip(pi(s) + exploration_noise noise, -1, 1); before learning starts, a is uniform."""
+    random = twin_critics.uniform_actions(noise)
+    noise, private = twin_critics.correlate(setup, state.private, noise)
     chosen = policy(setup, state.params.actor, standardise(setup, state, obs))
     noisy = jnp.clip(chosen + state.hypers.exploration_noise * noise, -1, 1)
     return to_bounds(setup.spec.action, jnp.where(private.buffer.warming_up, random, noisy)), private
 
 
-def for_evaluation(setup: TD3Setup, state: LearnerState, num_envs: int) -> LearnerState:
-    """The learner in other environments than it trains in: with nothing remembered, and nothing random."""
-    correlated_noise = jnp.zeros((num_envs, setup.num_actions))
-    buffer = empty_buffer(setup, num_envs, capacity=1, warming_up=False)
-    return state._replace(private=state.private._replace(buffer=buffer, correlated_noise=correlated_noise))
-
-
-def on_restart(state: LearnerState) -> LearnerState:
-    """The learner about to begin new episodes."""
-    return state._replace(private=state.private._replace(buffer=replay.on_restart(state.private.buffer)))
-
-
-def empty_buffer(setup: TD3Setup, num_envs: int, capacity: int, warming_up: bool) -> ReplayBuffer:
-    """Nothing remembered yet."""
-    action = jax.ShapeDtypeStruct((setup.num_actions,), jnp.float32)
-    return replay.empty_buffer(setup.spec, action, capacity, num_envs, setup.config.n_step, warming_up)
+def policy(setup: TD3Setup, actor: VectorNetwork, obs: Tree) -> Array:
+    """pi(s), actions between -1 and 1, (..., A)."""
+    return zero_fixed(setup.spec.action, jnp.tanh(actor(obs)))
 
 
 def update(
     setup: TD3Setup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[LearnerState, dict[str, Array]]:
-    """Remember one rollout, then learn from what is remembered; the first steps are only remembered."""
-    config = setup.config
-    seen = rollout._replace(action=from_bounds(setup.spec.action, rollout.action))
-    buffer = replay.remember(state.private.buffer, seen, config.n_step, config.learning_starts)
-    moments = observations.update_moments(state.statistics, rollout.obs, rollout.valid, setup.axes)
-    state = state._replace(statistics=moments, private=state.private._replace(buffer=buffer))
+    """Store one rollout, then take gradient steps on batches from the buffer; none before learning starts."""
+    config, private = setup.config, state.private
     key_sample, key_noise = jax.random.split(key)
-    shape = (config.num_gradients, config.batch_size)
-    batches = replay.sample(buffer.ring, key_sample, shape)
-    batches = batches._replace(
-        obs=standardise(setup, state, batches.obs), next_obs=standardise(setup, state, batches.next_obs)
-    )
-    noise = jax.random.normal(key_noise, (*shape, setup.num_actions))
+    buffer = twin_critics.store(setup, private.buffer, rollout)
+    state = off_policy.update_moments(setup, state, rollout)
+    batches = off_policy.sample_batches(setup, key_sample, state, buffer)
+    noise = jax.random.normal(key_noise, (config.num_gradients, config.batch_size, setup.num_actions))
     rollout = rollout._replace(obs=standardise(setup, state, rollout.obs))
-    (params, opt_state), metrics = learn(setup, state, rollout, batches, noise)
-
-    started = ~buffer.warming_up & (replay.size(buffer.ring) > 0)
-    params, opt_state = trees.where(started, (params, opt_state), (state.params, state.opt_state))
-    metrics = jax.tree.map(lambda x: jnp.where(started, x, 0.0), metrics)
-    metrics["updates_per_step"] = started * jnp.float32(config.num_gradients / config.rollout_size)
-    metrics["replay_size"] = replay.size(buffer.ring).astype(jnp.float32)
-    done = state.private.num_gradients + started * config.num_gradients
-    private = state.private._replace(num_gradients=done)
-    return state._replace(params=params, opt_state=opt_state, private=private), metrics
+    learned, metrics = learn(setup, state, rollout, batches, noise)
+    state, metrics = off_policy.keep_if_started(setup, state, buffer, learned, metrics)
+    num_gradients = private.num_gradients + off_policy.has_started(buffer) * config.num_gradients
+    return state._replace(private=private._replace(buffer=buffer, num_gradients=num_gradients)), metrics
 
 
 def learn(
@@ -273,145 +211,75 @@ def learn(
     """Critic updates, each on its own batch; after every `policy_delay` of them the actor and the targets.
 
     The delay is a loop in a loop, so nothing is computed to be thrown away. Only where it does not divide
-    the critic steps of an update (as when critics meet after each) is the actor's step taken and dropped.
+    the critic updates of a rollout is the actor's step taken every time, and dropped when it is not due.
     """
-    delay = setup.config.policy_delay
+    delay, num_gradients = setup.config.policy_delay, setup.config.num_gradients
     start = (state.params, state.opt_state)
-    critic_step = partial(improve_critics, setup, state)
-    judge = partial(targets, setup, state.hypers)
+    critic_step = partial(update_critics, setup, state)
+    make_targets = partial(targets, setup, state.hypers)
 
-    def follow(carry, batch):
-        carry, metrics = improve_actor(setup, state, rollout, carry, batch)
-        return (move_targets(state.hypers.tau, carry[0]), carry[1]), metrics
+    def actor_step(carry, batch):
+        loss = partial(actor_loss, setup, state, rollout, carry[0], batch)
+        carry, metrics = update_actor(setup, state, carry, loss)
+        return (update_targets(state.hypers.tau, carry[0]), carry[1]), metrics
 
-    def together(carry, part):
+    def delayed(carry, part):
         batches, noise = part
-        aims = judge(carry[0], batches, noise)  # of all at once: target networks do not move in between
-        carry, critic = jax.lax.scan(critic_step, carry, (batches, aims), unroll=min(delay, UNROLL))
-        carry, actor = follow(carry, trees.take(batches, -1))
+        target = make_targets(carry[0], batches, noise)  # of all: target networks do not move in between
+        carry, critic = jax.lax.scan(critic_step, carry, (batches, target), unroll=min(delay, UNROLL))
+        carry, actor = actor_step(carry, trees.take(batches, -1))
         return carry, jax.tree.map(jnp.mean, critic) | actor
 
     def one_by_one(carry, part):
         (batch, noise), count = part
-        carry, critic = critic_step(carry, (batch, judge(carry[0], batch, noise)))
-        moved, actor = follow(carry, batch)
+        carry, critic = critic_step(carry, (batch, make_targets(carry[0], batch, noise)))
+        moved, actor = actor_step(carry, batch)
         return trees.where(count % delay == 0, moved, carry), critic | actor
 
-    num_gradients = setup.config.num_gradients
     if num_gradients % delay == 0:
         parts = trees.split_axis((batches, noise), num_gradients // delay)
-        carry, metrics = jax.lax.scan(together, start, parts)
+        learned, metrics = jax.lax.scan(delayed, start, parts)
     else:
         counts = state.private.num_gradients + 1 + jnp.arange(num_gradients)
-        carry, metrics = jax.lax.scan(one_by_one, start, ((batches, noise), counts))
-    metrics = jax.tree.map(jnp.mean, metrics)
-    total = sum(term for name, term in metrics.items() if name.startswith("loss/"))
-    return carry, metrics | {"loss/total": jnp.asarray(total)}
+        learned, metrics = jax.lax.scan(one_by_one, start, ((batches, noise), counts))
+    return learned, off_policy.mean_metrics(metrics)
 
 
 def targets(setup: TD3Setup, hypers: Hypers, params: Params, batch: Transition, noise: Array) -> Array:
-    """r + gamma^n min_i Q'_i(s', clip(pi'(s') + clip(noise)))."""
+    """y = r + gamma^n min_i Q'_i(s', clip(pi'(s') + clip(noise)))."""
     bound = hypers.target_noise_clip
     smoothing = jnp.clip(hypers.target_noise * noise, -bound, bound)
     next_action = jnp.clip(policy(setup, params.target_actor, batch.next_obs) + smoothing, -1, 1)
-    next_action = in_play(setup.spec.action, next_action)
+    next_action = zero_fixed(setup.spec.action, next_action)
     first, second = (critic(batch.next_obs, next_action) for critic in params.target_critic)
-    reward, discount = replay.discounted(batch, hypers.gamma)
+    reward, discount = replay.n_step_return(batch, hypers.gamma)
     return reward + discount * jnp.minimum(first, second)
 
 
-def improve_critics(
-    setup: TD3Setup, state: LearnerState, carry: tuple[Params, OptStates], part: tuple[Transition, Array]
-) -> tuple[tuple[Params, OptStates], dict[str, Array]]:
-    """One step of both critics towards what the target networks say, on one batch."""
-    (params, opt_state), (batch, target), hypers = carry, part, state.hypers
-
-    def loss(critic: tuple[ActionValue, ActionValue]) -> tuple[Array, dict[str, Array]]:
-        values = [one(batch.obs, batch.action) for one in critic]
-        terms = {"loss/critic": jnp.asarray(sum(jnp.mean((value - target) ** 2) for value in values))}
-        if setup.config.prox_coef:
-            anchor = state.anchor.critic
-            theirs = [one(batch.obs, batch.action) for one in anchor]
-            terms["loss/critic_prox"] = hypers.prox_coef * apart(setup, critic, anchor, values, theirs)
-        return jnp.asarray(sum(terms.values())), terms | {"q_mean": jnp.mean(values[0])}
-
-    grads, metrics = jax.grad(loss, has_aux=True)(params.critic)
-    take_step = gradients.optimiser(setup.config.optimiser, hypers.learning_rate, setup.axes).update
-    updates, moments = take_step(grads, opt_state.critic)
-    critic = optax.apply_updates(params.critic, updates)
-    return (params._replace(critic=critic), opt_state._replace(critic=moments)), metrics
-
-
-def improve_actor(
+def actor_loss(
     setup: TD3Setup,
     state: LearnerState,
     rollout: Rollout,
-    carry: tuple[Params, OptStates],
+    params: Params,
     batch: Transition,
-) -> tuple[tuple[Params, OptStates], dict[str, Array]]:
-    """One step of the actor up the first critic's value."""
-    (params, opt_state), hypers = carry, state.hypers
-
-    def loss(actor: Policy) -> tuple[Array, dict[str, Array]]:
-        action = policy(setup, actor, batch.obs)
-        terms = {"loss/actor": -jnp.mean(params.critic[0](batch.obs, action))}
-        if setup.config.prox_coef:
-            anchor = state.anchor.actor
-            theirs = policy(setup, anchor, batch.obs)
-            terms["loss/actor_prox"] = hypers.prox_coef * apart(setup, actor, anchor, [action], [theirs])
-        if rollout.peer_targets:
-            own, valid = policy(setup, actor, rollout.obs), rollout.valid.astype(jnp.float32)
-            theirs = sum(peers.squared_distance(own, given) for given in rollout.peer_targets)
-            terms["loss/neighbours"] = hypers.comm_penalty_coeff * weighted_mean(theirs, valid)
-        return jnp.asarray(sum(terms.values())), terms
-
-    grads, metrics = jax.grad(loss, has_aux=True)(params.actor)
-    follows = setup.config.actor_learning_rate is None
-    rate = hypers.learning_rate if follows else hypers.actor_learning_rate
-    take_step = gradients.optimiser(setup.config.optimiser, rate, setup.axes).update
-    updates, moments = take_step(grads, opt_state.actor)
-    actor = optax.apply_updates(params.actor, updates)
-    return (params._replace(actor=actor), opt_state._replace(actor=moments)), metrics
+    actor: VectorNetwork,
+) -> tuple[Array, dict[str, Array]]:
+    """-mean Q_1(s, pi(s)), and the distances to the anchor and to neighbours."""
+    action = policy(setup, actor, batch.obs)
+    terms = {"loss/actor": -jnp.mean(params.critic[0](batch.obs, action))}
+    if setup.config.prox_coef:
+        anchor = state.anchor.actor
+        penalty = anchor_distance(setup, actor, anchor, [action], [policy(setup, anchor, batch.obs)])
+        terms["loss/actor_prox"] = state.hypers.prox_coef * penalty
+    if rollout.peer_targets:
+        own, coef = policy(setup, actor, rollout.obs), state.hypers.comm_penalty_coeff
+        terms["loss/neighbours"] = off_policy.neighbours_penalty(coef, own, rollout)
+    return jnp.asarray(sum(terms.values())), terms
 
 
-def move_targets(tau: Array, params: Params) -> Params:
+def update_targets(tau: Array, params: Params) -> Params:
     """target <- (1 - tau) target + tau network."""
     return params._replace(
         target_actor=gradients.polyak_update(tau, params.target_actor, params.actor),
         target_critic=gradients.polyak_update(tau, params.target_critic, params.critic),
     )
-
-
-def apart(setup: TD3Setup, own: Tree, anchor: Tree, outputs: list[Array], theirs: list[Array]) -> Array:
-    """The squared distance to an anchor: of all parameters, or the mean one of what comes out."""
-    if setup.config.prox_form == "parameters":
-        return optax.tree.norm(optax.tree.sub(own, anchor), squared=True)
-    return jnp.asarray(sum(jnp.mean((a - b) ** 2) for a, b in zip(outputs, theirs, strict=True)))
-
-
-def policy_terms(setup: TD3Setup, state: LearnerState, obs: Tree) -> tuple[Array, Array]:
-    """The policy's actions and their squared lengths: what a sum of squared distances is made of."""
-    return peers.output_terms(policy(setup, state.params.actor, standardise(setup, state, obs)))
-
-
-def distance(setup: TD3Setup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
-    """The squared distance between two policies' actions at each observation."""
-    own = policy(setup, state.params.actor, standardise(setup, state, obs))
-    theirs = policy(setup, other.params.actor, standardise(setup, other, obs))
-    return jnp.sum((own - theirs) ** 2, -1)
-
-
-def value(setup: TD3Setup, state: LearnerState, obs: Tree) -> Array:
-    """Q_1(s, pi(s))."""
-    obs = standardise(setup, state, obs)
-    return state.params.critic[0](obs, policy(setup, state.params.actor, obs))
-
-
-def policy(setup: TD3Setup, actor: Policy, obs: Tree) -> Array:
-    """Actions between -1 and 1, (..., A)."""
-    return in_play(setup.spec.action, jnp.tanh(actor(obs)))
-
-
-def standardise(setup: TD3Setup, state: LearnerState, obs: Tree) -> Tree:
-    """Observations as the networks see them."""
-    return observations.standardise(obs, state.statistics, setup.config.clip_obs)

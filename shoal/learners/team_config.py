@@ -1,4 +1,4 @@
-"""Settings of learners that play in teams, where an environment has several agents."""
+"""Settings of environments with several agents."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,26 +10,26 @@ from shoal.types import EnvSpec
 
 @dataclass(frozen=True)
 class TeamConfig:
-    """Several agents: who plays by which policy, what critics see, against whom."""
+    """Several agents: which policy each follows, what critics see, which opponents there are."""
 
     policies: str = "team"
-    """Whose parameters are the same: a policy for each `team`, one `shared` by all, one for each `agent`, or
-    the policy of every agent by its number, e.g. 0,0,1."""
+    """Which agents share parameters: one policy for each `team`, one `shared` by all, one for each `agent`,
+    or the number of every agent's policy, e.g. 0,0,1."""
     critic_view: Literal["global", "team", "local"] = "global"
-    """What the critic of an agent sees: what all agents see or the world's own state (MAPPO), what its team
-    sees, what it sees itself (IPPO)."""
+    """What the critic of an agent sees: global: the observations of all agents, or the environment's state
+    (MAPPO); team: those of its team; local: its own (IPPO)."""
     agent_ids: bool = False
-    """Tell each agent which one it is."""
+    """Add each agent's number, one-hot, to its observation."""
     team_reward: bool = False
-    """Pay every agent the sum of its team's rewards."""
+    """Give every agent the sum of its team's rewards."""
     freeze: tuple[int, ...] = ()
-    """Policies, by number, that play and never learn."""
+    """Policies, by number, that act and never learn."""
     freeze_every: int = 0
-    """Let one policy learn at a time, in turn, for this many updates; 0 lets all learn."""
+    """Updates for which one policy at a time learns, in turn; 0 lets all learn."""
     past_selves: int = 0
-    """How many earlier versions of each policy are kept to play against, in half of the worlds."""
+    """Earlier versions of each policy that are kept as opponents, in half of the environments."""
     snapshot_every: int = 50
-    """Updates after which a new version is kept."""
+    """Updates between two versions that are kept."""
 
     def __post_init__(self):
         check_choices(self, "team")
@@ -59,7 +59,7 @@ def mapping(config: TeamConfig, spec: EnvSpec) -> dict[str, tuple[int, ...]]:
             name, numbers = "policy", _numbers(text, spec)
     found = sorted(set(numbers))
     if found != list(range(len(found))):
-        raise ShoalError(f"team.policies {config.policies!r}: number them 0, 1, ... without gaps")
+        raise ShoalError(f"team.policies {config.policies!r}: the numbers must be 0, 1, ... without gaps")
     if bad := [number for number in config.freeze if number not in found]:
         raise ShoalError(f"team.freeze {bad[0]}: the policies are numbered 0 to {found[-1]}")
     return {f"{name}{k}": tuple(agent for agent, n in enumerate(numbers) if n == k) for k in found}

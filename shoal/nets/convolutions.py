@@ -1,4 +1,4 @@
-"""Convolutional encoders of pictures."""
+"""Convolutional encoders of images."""
 
 import equinox as eqx
 import jax
@@ -10,12 +10,12 @@ from shoal.types import Box
 
 
 def is_image(box: Box) -> bool:
-    """Whether a box is a picture: bytes, (height, width, channels), at least 36 pixels high and wide."""
+    """Whether a box is an image: uint8, (height, width, channels), at least 36 pixels high and wide."""
     return len(box.shape) == 3 and box.dtype == "uint8" and min(box.shape[:2]) >= 36
 
 
 def to_images(obs: Array) -> Array:
-    """Pictures (..., height, width, channels) of bytes as one batch of numbers from 0 to 1."""
+    """Images (..., height, width, channels) of bytes as one batch of numbers from 0 to 1."""
     return obs.reshape(-1, *obs.shape[-3:]).astype(jnp.float32) / 255
 
 
@@ -82,7 +82,7 @@ class Residual(eqx.Module):
 
 
 class Impala(eqx.Module):
-    """Three residual blocks of 16, 32 and 32 channels (Espeholt et al. 2018), the variant of Procgen."""
+    """Three residual blocks of 16, 32 and 32 channels (Espeholt et al. 2018), as used for Procgen."""
 
     blocks: list[tuple[Convolution, Residual, Residual]]
     dense: Dense

@@ -1,4 +1,4 @@
-"""Layers and their first weights. Every leaf is an array, so a cohort of them has a leading axis."""
+"""Layers and the initialisation of weights. Every leaf is an array, so a cohort has a leading axis."""
 
 from collections.abc import Callable
 from math import prod
@@ -61,22 +61,22 @@ def _affine_backward(residual, g):
 
 
 def _by_columns(x: Array, weight: Array) -> Array:
-    """x W, one column after the other: XLA is slow at products with a few columns."""
+    """x W, column by column: XLA is slow at products with few columns."""
     return jnp.stack([x @ column for column in weight.T], -1)
 
 
 def _outer_sum(g: Array, weight: Array) -> Array:
-    """g W' of a few columns each, as a sum that XLA fuses with what follows."""
+    """g W' for few columns, as a sum that XLA fuses with the next operation."""
     return jnp.asarray(sum(jnp.multiply.outer(g[..., k], weight[:, k]) for k in range(weight.shape[1])))
 
 
 def _transposed_product(x: Array, g: Array) -> Array:
-    """x' g, where x is transposed first: the fused product takes longer than both steps."""
+    """x' g, with x transposed first: the fused product takes longer than both steps."""
     return jax.lax.optimization_barrier(x.T) @ g
 
 
 def _transposed_by_columns(x: Array, g: Array) -> Array:
-    """x' g, one column of g after the other."""
+    """x' g, column by column."""
     return jnp.stack([column @ x for column in g.T], -1)
 
 
@@ -98,7 +98,7 @@ class Dense(eqx.Module):
 
 
 class SplitLayer(eqx.Module):
-    """The first `start` numbers, and the rest, each through its own layers; the outputs side by side."""
+    """The first `start` numbers and the rest, each through its own layers; the outputs are concatenated."""
 
     left: "MLP"
     right: "MLP"
@@ -118,7 +118,7 @@ class SplitLayer(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Dense layers with an activation between them; the first may be split in two."""
+    """Dense layers with an activation between them; the first may be split."""
 
     layers: list["Dense | SplitLayer"]
     activation: str = eqx.field(static=True)
@@ -149,7 +149,7 @@ class Flatten(eqx.Module):
 
 
 def orthogonal(gain: float) -> Initializer:
-    """Orthogonal rows, scaled (Saxe et al. 2014)."""
+    """Orthogonal matrices times `gain` (Saxe et al. 2014)."""
     return jax.nn.initializers.orthogonal(gain)
 
 
@@ -159,7 +159,7 @@ def xavier(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def fan_in(key: Array, shape: tuple[int, ...]) -> Array:
-    """Uniform within +-1 / sqrt(fan in), PyTorch's default."""
+    """Uniform in [-1, 1] / sqrt(fan in), PyTorch's default."""
     bound = prod(shape[:-1]) ** -0.5
     return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
 

@@ -1,7 +1,7 @@
 """Recurrent networks: LSTM and GRU cores between the layers and the heads of an actor-critic.
 
-A core's carry is its memory of each environment's episode, (E, ...) per leaf. It is zeros where an episode
-starts, so nothing of an earlier episode is seen.
+A core's carry is its state within each environment's episode, (E, ...) per leaf. It is zeros where an episode
+starts, so no information crosses episodes.
 """
 
 from typing import Literal, Protocol, TypeAlias
@@ -11,23 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shoal.nets.actor_critic import (
-    NO_SPLIT,
-    Encoder,
-    Split,
-    actor_and_critic_inputs,
-    append_log_std,
-    assemble,
-)
-from shoal.nets.layers import (
-    ACTIVATIONS,
-    INITIALIZERS,
-    Dense,
-    SplitLayer,
-    affine,
-    check_activation,
-    orthogonal,
-)
+from shoal.nets.actor_critic import DEFAULT_LAYERS, Layers, append_log_std, make_network_maker
+from shoal.nets.encoders import Encoder, actor_and_critic_inputs
+from shoal.nets.layers import ACTIVATIONS, INITIALIZERS, Dense, SplitLayer, affine, orthogonal
 from shoal.types import EnvSpec, Tree
 
 Kind: TypeAlias = Literal["lstm", "gru"]
@@ -62,7 +48,7 @@ class LSTM(eqx.Module):
     c' = sigmoid(f) c + sigmoid(i) tanh(g)
     h' = sigmoid(o) tanh(c')
 
-    The bias of f starts at 1, so that it remembers from the start (Jozefowicz et al. 2015).
+    The bias of f is initialised to 1 (Jozefowicz et al. 2015).
     """
 
     weight: Array  # (in, 4 size): W
@@ -134,7 +120,7 @@ CORES: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
 
 
 class RecurrentHead(eqx.Module):
-    """Dense layers, of which the first may be split in two, a recurrent core, and a last layer."""
+    """Dense layers, of which the first may be split, a recurrent core, and an output layer."""
 
     layers: list[Dense | SplitLayer]
     core: LSTM | GRU
@@ -142,7 +128,7 @@ class RecurrentHead(eqx.Module):
     activation: str = eqx.field(static=True)
 
     def project(self, features: Array) -> Array:
-        """All that does not depend on the carry."""
+        """The input of the core: all that does not depend on the carry."""
         for layer in self.layers:
             features = ACTIVATIONS[self.activation](layer(features))
         return self.core.project(features)
@@ -183,7 +169,7 @@ class RecurrentActorCritic(eqx.Module):
 
 
 def uniform_by_size(key: Array, shape: tuple[int, ...], size: int) -> Array:
-    """Uniform within +-1 / sqrt(size), PyTorch's default for recurrent cores."""
+    """Uniform in [-1, 1] / sqrt(size), PyTorch's default for recurrent cores."""
     return jax.random.uniform(key, shape, minval=-(size**-0.5), maxval=size**-0.5)
 
 
@@ -196,48 +182,27 @@ def reset_carry(episode_starts: Array, carry: Tree) -> Tree:
     return jax.tree.map(lambda x: jnp.where(episode_starts.reshape(-1, *[1] * (x.ndim - 1)), 0.0, x), carry)
 
 
-def recurrent_actor_critic(
-    kind: Kind,
-    size: int,
-    *,
-    hidden: tuple[int, ...] = (64, 64),
-    critic_hidden: tuple[int, ...] | None = None,
-    activation: str = "tanh",
-    images: str = "nature",
-    init: str = "orthogonal",
-    init_log_std: float = 0.0,
-    split: Split = NO_SPLIT,
-) -> RecurrentNetworkMaker:
+def recurrent_actor_critic(kind: Kind, size: int, layers: Layers = DEFAULT_LAYERS) -> RecurrentNetworkMaker:
     """The usual actor-critic (`nets.actor_critic`) with cores of `size` before its heads.
 
-    Vectors go through separate `hidden` layers to the actor's core and the critic's; images go through a
+    Vectors go through separate hidden layers to the actor's core and the critic's; images go through a
     shared convolutional encoder to the cores.
 
     >>> import shoal
     >>> spec = shoal.make("CartPole-v1").spec
-    >>> network = recurrent_actor_critic("gru", 16, hidden=())(jax.random.key(0), spec, num_outputs=2)
+    >>> make = recurrent_actor_critic("gru", 16, Layers(hidden=()))
+    >>> network = make(jax.random.key(0), spec, num_outputs=2)
     >>> features, episode_starts = network.encoder(jnp.zeros((5, 3, 4))), jnp.zeros((5, 3), bool)
     >>> outputs, value, carry = network.unroll(features, episode_starts, network.initial_carry(3))
     >>> outputs.shape, value.shape
     ((5, 3, 2), (5, 3))
     """
-    check_activation(activation)
 
     def make_head(key: Array, sizes: tuple[int, ...], num_out: int, gain: float) -> RecurrentHead:
         key_core, key_head, *keys = jax.random.split(key, len(sizes) + 1)
         ends = zip(keys, sizes[:-1], sizes[1:], strict=True)
-        layers = [Dense(*end, INITIALIZERS[init]) for end in ends]
+        dense = [Dense(*end, INITIALIZERS[layers.init]) for end in ends]
         core = CORES[kind](key_core, sizes[-1], size)
-        return RecurrentHead(layers, core, Dense(key_head, size, num_out, orthogonal(gain)), activation)
+        return RecurrentHead(dense, core, Dense(key_head, size, num_out, orthogonal(gain)), layers.activation)
 
-    return assemble(
-        RecurrentActorCritic,
-        make_head,
-        hidden=hidden,
-        critic_hidden=critic_hidden,
-        activation=activation,
-        images=images,
-        init=init,
-        init_log_std=init_log_std,
-        split=split,
-    )
+    return make_network_maker(RecurrentActorCritic, make_head, layers)

@@ -33,15 +33,15 @@ def generalised_advantages(
     [1.75, 1.5, 1.0]
     """
     delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
-    carried = gamma * gae_lambda * jnp.where(terminated | truncated, 0.0, 1.0)
+    decay = gamma * gae_lambda * jnp.where(terminated | truncated, 0.0, 1.0)
 
     def backwards(advantage, step):
-        delta, carried, valid = step
-        advantage = jnp.where(valid, delta + carried * advantage, 0.0)
+        delta, decay, valid = step
+        advantage = jnp.where(valid, delta + decay * advantage, 0.0)
         return advantage, advantage
 
     last = jnp.zeros_like(reward[0])
-    _, advantages = jax.lax.scan(backwards, last, (delta, carried, valid), reverse=True, unroll=4)
+    _, advantages = jax.lax.scan(backwards, last, (delta, decay, valid), reverse=True, unroll=4)
     return advantages
 
 
@@ -95,6 +95,6 @@ def rewards_to_go(
 
 
 def standardise_advantages(advantage: Array, weight: Array, axes: tuple[str, ...] = ()) -> Array:
-    """Mean 0 and deviation 1 over the valid samples; finite for a single sample too."""
+    """(A - mean) / deviation over the valid samples; finite for a single sample too."""
     centred = advantage - weighted_mean(advantage, weight, axes)
     return centred / (jnp.sqrt(weighted_mean(centred**2, weight, axes)) + 1e-8)

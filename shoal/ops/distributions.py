@@ -79,24 +79,19 @@ def categorical(num: int) -> Distribution:
         log_p, log_q = jax.nn.log_softmax(p), jax.nn.log_softmax(q)
         return jnp.sum(jnp.exp(log_p) * (log_p - log_q), -1)
 
-    return Distribution(
+    return softmax_family(
         num_outputs=num,
-        draw=lambda key, shape: jax.random.gumbel(key, (*shape, num)),
-        sample=lambda outputs, noise: _argmax(outputs + noise),
-        mode=_argmax,
+        choose=_argmax,
         log_prob=log_prob,
         entropy=entropy,
         kl=kl,
-        natural=lambda outputs: outputs,
-        from_natural=lambda eta: eta,
         log_partition=lambda outputs: jax.nn.logsumexp(outputs, -1),
         moments=lambda outputs: jax.nn.softmax(outputs),
-        from_moments=_log,
     )
 
 
 def independent_categoricals(nums: tuple[int, ...]) -> Distribution:
-    """Several independent choices, their logits side by side."""
+    """Several independent choices, their logits concatenated."""
     parts = [categorical(num) for num in nums]
     cuts = [int(cut) for cut in np.cumsum(nums)[:-1]]
 
@@ -116,19 +111,33 @@ def independent_categoricals(nums: tuple[int, ...]) -> Distribution:
     def kl(p, q):
         return sum(d.kl(a, b) for d, a, b in zip(parts, split(p), split(q), strict=True))
 
-    return Distribution(
+    return softmax_family(
         num_outputs=sum(nums),
-        draw=lambda key, shape: jax.random.gumbel(key, (*shape, sum(nums))),
-        sample=lambda outputs, noise: choose(outputs + noise),
-        mode=choose,
+        choose=choose,
         log_prob=log_prob,
         entropy=entropy,
         kl=kl,
-        natural=lambda outputs: outputs,
-        from_natural=lambda eta: eta,
         log_partition=lambda outputs: sum(jax.nn.logsumexp(part, -1) for part in split(outputs)),
         moments=lambda outputs: jnp.concatenate([jax.nn.softmax(part) for part in split(outputs)], -1),
+    )
+
+
+def softmax_family(
+    *, num_outputs: int, choose: Callable[[Array], Array], **functions: Callable
+) -> Distribution:
+    """Distributions over choices whose natural parameters are logits.
+
+    `choose(scores)` is the choice with the highest score; with logits plus Gumbel noise as scores, a sample.
+    """
+    return Distribution(
+        num_outputs=num_outputs,
+        draw=lambda key, shape: jax.random.gumbel(key, (*shape, num_outputs)),
+        sample=lambda outputs, noise: choose(outputs + noise),
+        mode=choose,
+        natural=lambda outputs: outputs,
+        from_natural=lambda eta: eta,
         from_moments=_log,
+        **functions,
     )
 
 

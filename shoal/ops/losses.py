@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from shoal.ops.statistics import weighted_mean
+from shoal.types import Tree
 
 Error: TypeAlias = Callable[[Array, Array], Array]
-"""error(value, target), one number per sample."""
+"""error(value, target) -> one number per sample."""
 
 
 def clipped_surrogate(ratio: Array, advantage: Array, clip: Array | float) -> Array:
@@ -45,7 +47,7 @@ def huber_error(value: Array, target: Array, delta: float) -> Array:
 
 
 def clipped_error(error: Error, value: Array, old_value: Array, target: Array, clip: Array | float) -> Array:
-    """The larger of the errors of V and of V clipped to within +-clip of the value before the update.
+    """max(error(V), error(V clipped to [V_old - c, V_old + c])).
 
     >>> import jax.numpy as jnp
     >>> clipped_error(squared_error, jnp.array(3.0), jnp.array(1.0), jnp.array(4.0), 0.5).item()
@@ -56,7 +58,7 @@ def clipped_error(error: Error, value: Array, old_value: Array, target: Array, c
 
 
 def approximate_kl(log_ratio: Array) -> Array:
-    """(r - 1) - log r, an unbiased and never negative estimate of KL(old || new) (Schulman 2020)."""
+    """(r - 1) - log r, an unbiased, nonnegative estimate of KL(old || new) (Schulman 2020)."""
     return jnp.expm1(log_ratio) - log_ratio
 
 
@@ -67,11 +69,16 @@ def explained_variance(value: Array, target: Array, weight: Array, axes: tuple[s
     return jnp.where(varies, 1 - spread(target - value) / jnp.where(varies, spread(target), 1.0), jnp.nan)
 
 
-def shares(terms: dict[str, Array]) -> dict[str, Array]:
-    """The total loss, and the share of each term's absolute value in their sum."""
+def loss_shares(terms: dict[str, Array]) -> dict[str, Array]:
+    """The total loss, and each term's share in the sum of the absolute values."""
     size = sum(jnp.abs(term) for term in terms.values()) + 1e-12
     parts = {name.replace("loss/", "loss_share/"): jnp.abs(term) / size for name, term in terms.items()}
     return parts | {"loss/total": jnp.asarray(sum(terms.values()))}
+
+
+def proximal(params: Tree, anchor: Tree) -> Array:
+    """||theta - anchor||^2 (FedProx, Li et al. 2020)."""
+    return optax.tree.norm(optax.tree.sub(params, anchor), squared=True)
 
 
 def adapt_kl_coef(kl_coef: Array, kl: Array, goal: Array) -> Array:

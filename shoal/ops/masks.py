@@ -1,8 +1,8 @@
 """Action masks: which choices an environment allows at each observation.
 
-A part of a named observation called `action_mask` has one entry per choice, 0 where it is forbidden. Several
-choices stand side by side. A switch with entry 0 stays off. A choice of which nothing is allowed, as at an
-episode's end, is unrestricted.
+The part `action_mask` of a named observation has one entry per choice, 0 where it is forbidden. For
+MultiDiscrete actions the entries of all parts are concatenated; for MultiBinary a switch with entry 0 stays
+off. Where all entries of a part are 0, as at an episode's end, every choice is allowed.
 """
 
 from math import prod
@@ -22,7 +22,7 @@ FORBIDDEN = -1e9
 
 
 def without_mask(parts: Tree) -> Tree:
-    """Named observations, or their spaces, without the mask; a single one unchanged.
+    """Named observations, or their spaces, without the mask; an observation without names unchanged.
 
     >>> without_mask({"obs": 1, "action_mask": 2})
     {'obs': 1}
@@ -57,17 +57,17 @@ def check(spec: EnvSpec) -> None:
         return
     if isinstance(spec.action, Box):
         raise ShoalError(
-            f"{spec.name}: an action_mask is for choices, not for continuous actions; "
-            "call that part of the observation something else"
+            f"{spec.name}: an action_mask is for discrete actions, not for continuous ones; "
+            "rename that part of the observation"
         )
     entries, choices = prod(spec.observation[ACTION_MASK].shape), sum(_nums(spec.action))
     if entries != choices:
         raise ShoalError(
             f"{spec.name}: its action_mask has {entries} entries, its actions {choices} choices; "
-            "each choice needs one entry, several choices side by side"
+            "each choice needs one entry"
         )
     if not without_mask(spec.observation):
-        raise ShoalError(f"{spec.name}: there is nothing to observe beside the action_mask; add a part")
+        raise ShoalError(f"{spec.name}: the observation has no part besides action_mask; add one")
 
 
 def _nums(space: ActionSpace) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Running counts, means and squared deviations that merge exactly, however the data is divided."""
+"""Running moments (count, mean, squared deviations) that merge exactly, however the data is divided."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from shoal.distributed.mesh import psum
 
 
 class Running(NamedTuple):
-    """`count` samples with mean `mean` and summed squared deviation `m2`."""
+    """`count` samples with mean `mean` and sum of squared deviations `m2`."""
 
     count: Array  # ()
     mean: Array  # (...)
@@ -17,14 +17,14 @@ class Running(NamedTuple):
 
 
 def empty(shape: tuple[int, ...] = ()) -> Running:
-    """No samples yet."""
+    """The moments of no samples."""
     return Running(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
 
 
 def summarise(x: Array, weight: Array, axes: tuple[str, ...] = ()) -> Running:
-    """Statistics of `x` over the leading axes it shares with `weight` (1 counts, 0 does not).
+    """The moments of `x` over the leading axes that it shares with `weight` (1 counts, 0 does not).
 
-    Where the data is divided over mapped `axes`, all of it counts.
+    Data that is divided over mapped `axes` counts together.
     """
     weight = weight.astype(jnp.float32)
     leading = tuple(range(weight.ndim))
@@ -37,7 +37,7 @@ def summarise(x: Array, weight: Array, axes: tuple[str, ...] = ()) -> Running:
 
 
 def merge(a: Running, b: Running) -> Running:
-    """The statistics of both samples together (Chan et al. 1979).
+    """The moments of both samples together (Chan et al. 1979).
 
     n = n_a + n_b,  d = mean_b - mean_a
     mean = mean_a + d n_b / n,  M2 = M2_a + M2_b + d^2 n_a n_b / n
@@ -55,7 +55,7 @@ def merge(a: Running, b: Running) -> Running:
 
 
 def pool(stacked: Running) -> Running:
-    """Statistics with a leading axis, merged into one."""
+    """Moments with a leading axis, merged along it."""
     share = stacked.count / jnp.maximum(jnp.sum(stacked.count), 1e-8)
     weight = lambda w, x: w.reshape(w.shape + (1,) * (x.ndim - 1))
     mean = jnp.sum(weight(share, stacked.mean) * stacked.mean, 0)
@@ -64,12 +64,12 @@ def pool(stacked: Running) -> Running:
 
 
 def variance(s: Running) -> Array:
-    """The population variance; 1 before the second sample, so that dividing by it changes nothing."""
+    """The population variance; 1 before the second sample."""
     return jnp.where(s.count > 1, s.m2 / jnp.maximum(s.count, 1.0), jnp.ones_like(s.m2))
 
 
 def standardise(x: Array, s: Running, clip: float | Array, eps: float = 1e-8) -> Array:
-    """(x - mean) / sqrt(variance + eps), clipped to +-clip."""
+    """(x - mean) / sqrt(variance + eps), clipped to [-clip, clip]."""
     mean, deviation = jnp.broadcast_arrays(s.mean, jnp.sqrt(variance(s) + eps), x)[:2]
     return jnp.clip((x - mean) / deviation, -clip, clip)
 

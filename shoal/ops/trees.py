@@ -1,4 +1,4 @@
-"""Pytrees along the learner axis: stack, take, compare."""
+"""Pytrees with a leading axis, such as that of learners: stack, take, choose, lay out by device."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ def stack(trees: Sequence[Tree]) -> Tree:
 
 
 def take(tree: Tree, index: int | Array) -> Tree:
-    """Row `index` of every leaf (rows, if `index` is an array).
+    """Entry `index` of every leaf along its leading axis; several entries for an array `index`.
 
     >>> import jax.numpy as jnp
     >>> take({"w": jnp.arange(6).reshape(3, 2)}, 1)["w"].tolist()
@@ -55,7 +55,7 @@ def num_rows(tree: Tree) -> int:
 
 
 def as_matrix(tree: Tree) -> tuple[Array, Callable[[Array], Tree]]:
-    """A tree with a leading axis as a matrix (L, D), and the way back.
+    """A tree with a leading axis as a matrix (L, D), and the inverse function.
 
     >>> import jax.numpy as jnp
     >>> matrix, back = as_matrix({"w": jnp.ones((3, 2, 2)), "b": jnp.zeros((3, 1))})
@@ -75,17 +75,20 @@ def as_matrix(tree: Tree) -> tuple[Array, Callable[[Array], Tree]]:
 
 
 def align(flags: Array, x: Array) -> Array:
-    """Flags of the leading axes of x, with axes of length 1 for the others."""
+    """Flags of the leading axes of x, reshaped to the rank of x."""
     return flags.reshape(flags.shape + (1,) * (x.ndim - flags.ndim))
 
 
 def where_rows(condition: Array, yes: Tree, no: Tree) -> Tree:
-    """One tree's row or the other's, by a condition per row (L,)."""
+    """Entries of one tree or the other, by a condition for each entry of their leading axes."""
     return jax.tree.map(lambda a, b: jnp.where(align(condition, a), a, b), yes, no)
 
 
 def vmap_in_groups(size: int, function: Callable, in_axes: tuple) -> Callable:
-    """`jax.vmap(function, in_axes)`, computed `size` rows at a time; a group is the mapped axis `group`."""
+    """`jax.vmap(function, in_axes)`, computed for `size` entries at a time.
+
+    Where there is only one group, its mapped axis has the name `group`.
+    """
 
     def mapped(*args):
         move = lambda axis, part: jax.tree.map(lambda x: jnp.moveaxis(x, axis, 0), part)
@@ -100,16 +103,16 @@ def vmap_in_groups(size: int, function: Callable, in_axes: tuple) -> Callable:
 @partial(register_dataclass, data_fields=["rows"], meta_fields=["slots"])
 @dataclass(frozen=True)
 class ByDevice:
-    """Rows laid out by device: each device has a part of the same length; shorter parts are padded."""
+    """Entries laid out by device: all devices have parts of the same length; shorter parts are padded."""
 
     rows: Tree
     """(M, ...) per leaf; the padding is ignored."""
     slots: tuple[int, ...]
-    """The index of each row, in the order the rows have on one device."""
+    """The index of each entry, in the order that entries have on one device."""
 
 
 def pack(tree: Tree) -> Tree:
-    """The tree with every `ByDevice` laid out for one device: the form that checkpoints have.
+    """The tree with every `ByDevice` laid out for one device, as checkpoints store it.
 
     >>> import numpy as np
     >>> pack({"a": ByDevice(np.array([5, 0, 6, 7]), (0, 2, 3))})["a"].tolist()
@@ -120,7 +123,7 @@ def pack(tree: Tree) -> Tree:
 
 
 def unpack(packed: Tree, like: Tree) -> Tree:
-    """The way back from `pack`, laid out as in `like`, whose rows are the padding.
+    """The inverse of `pack`, laid out as in `like`, whose entries are the padding.
 
     >>> import numpy as np
     >>> unpack({"a": np.array([5, 6, 7])}, {"a": ByDevice(np.zeros(4, int), (0, 1, 3))})["a"].rows.tolist()

@@ -4,7 +4,7 @@ from shoal.envs.levels import has_levels, level_options
 from shoal.envs.registry import make
 from shoal.envs.worlds import parameters
 from shoal.errors import ShoalError
-from shoal.learners.wrappers.match import join, match
+from shoal.learners.wrappers.match import join, make_match
 from shoal.ops import trees
 from shoal.runs.learners import TrainedLearners, choose_learner, choose_learners
 from shoal.training.evaluate import Evaluation, assign_worlds, evaluate_worlds, play_episodes, summarise
@@ -58,7 +58,7 @@ def evaluate_match(
         (f"this {name}, other {theirs}", (own.learner, mine), (other.learner, rival)),
         (f"other {theirs}, this {name}", (other.learner, rival), (own.learner, mine)),
     ):
-        game = match(first[0], second[0], spec)
+        game = make_match(first[0], second[0], spec)
         cohort = join(first[1], second[1])
         returns, lengths = play_episodes(own.recipe, game, cohort, episodes, seed, sampled=sampled)
         rows.append(summarise(title, returns[0], lengths[0], "default", spec))

@@ -118,7 +118,7 @@ def test_minibatches_are_the_same_however_environments_are_divided(num_steps, nu
     def made(shards):
         strata = stratify(num_steps, num_envs, parts, shards)
         shuffle = partial(
-            minibatches.shuffles,
+            minibatches.shuffle_blocks,
             num_epochs=2,
             num_steps=num_steps,
             strata=strata,
@@ -127,7 +127,7 @@ def test_minibatches_are_the_same_however_environments_are_divided(num_steps, nu
         )
 
         def device(key, share):
-            arrange = lambda blocks: minibatches.arrange(share.reshape(-1), blocks)
+            arrange = lambda blocks: minibatches.gather_minibatches(share.reshape(-1), blocks)
             return jax.vmap(arrange)(shuffle(key))
 
         shares = np.stack(np.split(samples, shards, axis=1))

@@ -9,6 +9,7 @@ import pytest
 
 from shoal.learners import ppo
 from shoal.learners.ppo import PPOConfig, PPOSetup
+from shoal.learners.ppo_batch import make_batch
 from shoal.nets import actor_critic
 from shoal.nets.layers import INITIALIZERS
 from shoal.ops import trees
@@ -39,7 +40,7 @@ class Lab:
         spec = SPECS[kind]
         network = plainly(actor_critic.actor_critic(hidden=config.hidden, images=config.network.images))
         self.setup = PPOSetup(config, spec, distribution_for(spec.action), network, num_updates=10)
-        self.assess = jax.jit(partial(ppo.assess, self.setup))
+        self.make_batch = jax.jit(partial(make_batch, self.setup))
         self.act = jax.jit(partial(ppo.act, self.setup))
         self.update = jax.jit(partial(ppo.update, self.setup))
         self.update_two = jax.jit(jax.vmap(partial(ppo.update, self.setup)))

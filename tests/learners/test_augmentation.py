@@ -247,14 +247,14 @@ def test_gymnasium_offers_variants():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ("rows", r"Slope-v0: augment_observation must always return \(2, 2\), not \(2, 1\)"),
         ("order", "Slope-v0: augment_observation must return the observation itself first"),
     ],
 )
-def test_variants_that_are_none(wrong, told):
-    with pytest.raises(ShoalError, match=told):
+def test_wrong_variants_are_refused(wrong, message):
+    with pytest.raises(ShoalError, match=message):
         gym_recipe("Slope-v0", {"wrong": wrong})
 
 
@@ -266,7 +266,7 @@ def test_variants_that_change_in_number():
         raise_crash()
 
 
-def test_what_cannot_be_augmented():
+def test_augmentation_that_does_not_fit_is_refused():
     with pytest.raises(ShoalError, match="CartPole-v1 offers no variants of its observations"):
         make_trainer(TrainConfig("CartPole-v1", algo=with_settings(CONFIG, augment=True)))
     with pytest.raises(ShoalError, match="plane: `augment` must return observations"):
@@ -275,7 +275,7 @@ def test_what_cannot_be_augmented():
         with_settings(PPOConfig(), augment=True, memory="gru")
     other = replace(from_jax(plane()).spec, observation=Box((4,)))
     with pytest.raises(TypeError, match="contracting dimensions"):
-        augmented(lambda config: trees, CONFIG, other)
+        add_augmentation(lambda config: trees, CONFIG, other)
 
 
 def test_minibatches_divide_the_rollout_and_so_its_variants():
@@ -289,7 +289,7 @@ def test_schedules_count_real_steps():
     ends = with_settings(CONFIG, schedules=("gamma=linear(0.5, 120 steps)",), augment=True)
     made = []
     spec = from_jax(plane()).spec
-    augmented(
+    add_augmentation(
         lambda config: made.append(config) or ppo.ppo(config, spec, LearnerContext(num_updates=99)),
         ends,
         spec,

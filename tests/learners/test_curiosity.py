@@ -17,7 +17,7 @@ from shoal.learners import ppo
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.wrappers import curiosity_model
-from shoal.learners.wrappers.curiosity import WithCuriosity, curious, policy_of
+from shoal.learners.wrappers.curiosity import WithCuriosity, add_curiosity, policy_of
 from shoal.nets.actor_critic import actor_critic
 from shoal.ops import trees
 from shoal.ops.statistics import Running
@@ -128,7 +128,7 @@ def test_the_policy_learns_from_both_rewards_and_from_nothing_else():
     """As without curiosity from 0.5 reward + 3 bonus; the model's loss does not move it."""
     told = rollout()._replace(reward=np.float32(0.5 * rollout().reward + 3 * bonus_by_hand()))
     key_policy, _ = jax.random.split(KEY)
-    alone, metrics = plain_update()(key_policy, policy_of(state()), told)
+    alone, metrics = plain_update()(key_policy, policy_of(state()), both)
     after, found = updated()
     assert_close(policy_of(after), alone)
     assert_close({name: found[name] for name in metrics}, metrics, rtol=1e-3)
@@ -214,11 +214,11 @@ def test_others_see_the_policy():
         (Box((3,)), MultiBinary(2), {"memory": "lstm", "prox_coef": 0.1, "grad_accumulation": 2}),
     ],
 )
-def test_every_kind_of_learner_may_be_curious(observation, action, settings):
+def test_curiosity_works_with_every_kind_of_learner(observation, action, settings):
     """Nothing is run: the shapes say that the parts fit."""
     config = with_settings(PPOConfig(), **SMALL, **settings)
     spec = EnvSpec("kind", "jax", observation, action)
-    made = curious(ppo.ppo(config, spec, LearnerContext(num_updates=10)), config, spec)
+    made = add_curiosity(ppo.ppo(config, spec, LearnerContext(num_updates=10)), config, spec)
 
     def learn(key):
         state, flags = made.init(key), jnp.zeros((8, 4), bool)
@@ -226,10 +226,10 @@ def test_every_kind_of_learner_may_be_curious(observation, action, settings):
         obs = {name: jnp.zeros((8, 4, *box.shape), box.dtype) for name, box in boxes.items()}
         obs = obs if isinstance(observation, dict) else obs["obs"]
         noise, first = made.draw(key, (8, 4)), trees.take(obs, 0)
-        chosen, memory = made.act(state, first, noise[0], flags[0])
+        chosen, private = made.act(state, first, noise[0], flags[0])
         actions = jnp.broadcast_to(chosen, (8, *chosen.shape))
         seen = Rollout(obs, actions, jnp.zeros((8, 4)), flags, flags, ~flags, first, episode_starts=flags)
-        return state, made.update(key, state._replace(private=memory), seen)[0]
+        return state, made.update(key, state._replace(private=private), seen)[0]
 
     before, after = jax.eval_shape(learn, KEY)
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (before, after)]
@@ -237,7 +237,7 @@ def test_every_kind_of_learner_may_be_curious(observation, action, settings):
 
 
 @pytest.mark.parametrize("wrong", [{"icm_size": 0}, {"icm_beta": 1.1}, {"intrinsic_coef": -1.0}])
-def test_settings_that_make_no_sense(wrong):
+def test_impossible_settings_are_refused(wrong):
     with pytest.raises(ShoalError, match=r"curiosity\.(size|beta|coef)"):
         with_settings(PPOConfig(), **wrong)
 

@@ -170,7 +170,7 @@ def test_whole_updates_by_hand(name):
         assert counts == [10]
 
 
-def test_two_ways_to_choose_are_two():
+def test_double_estimates_differ_from_single_ones():
     """The cases above would not tell them apart if networks and targets agreed on the best action."""
     states = []
     for name in ("double", "single"):
@@ -179,7 +179,7 @@ def test_two_ways_to_choose_are_two():
     assert not same(*(state.params for state in states))
 
 
-def test_neighbours_pull_by_hand():
+def test_the_neighbours_penalty_by_hand():
     config, learner = lab(comm_penalty_coeff=0.7)
     state, rollout = ready(shaken(learner.init(KEY))), random_rollout(0)
     others = [learner.init(jax.random.key(seed)) for seed in (4, 5)]
@@ -328,7 +328,7 @@ def test_nothing_is_learned_before_learning_starts():
     assert (metrics["updates_per_step"], metrics["replay_size"]) == (2 / 8, 12)
 
 
-def test_a_learner_that_remembers_nothing_learns_nothing():
+def test_an_empty_buffer_teaches_nothing():
     """Rollouts shorter than n_step, no random steps: the first update has no whole transition."""
     _, learner = lab(n_step=5, norm_obs=True)
     state = ready(learner.init(KEY))
@@ -371,7 +371,7 @@ def test_reset_steps_change_nothing():
 PICTURE = Box((36, 36, 1), 0, 255, "uint8")
 
 
-def test_pictures_and_vectors_are_remembered_as_they_are_and_learned_from():
+def test_images_and_vectors_are_stored_unchanged_and_learned_from():
     spec = EnvSpec("seen", "jax", {"eye": PICTURE, "ear": Box((2,))}, Discrete(3))
     config = with_settings(
         DQNConfig(),
@@ -405,7 +405,7 @@ def test_pictures_and_vectors_are_remembered_as_they_are_and_learned_from():
 
 
 @pytest.mark.parametrize("space", [Box((2,), -1.0, 1.0), MultiDiscrete((2, 3))])
-def test_actions_that_are_not_choices_are_refused_in_one_line(space):
+def test_actions_that_are_not_discrete_are_refused_in_one_line(space):
     with pytest.raises(ShoalError, match="dqn needs discrete actions, which odd does not have") as caught:
         dqn.dqn(DQNConfig(), EnvSpec("odd", "jax", Box((3,)), space), LearnerContext(10))
     assert "\n" not in str(caught.value)

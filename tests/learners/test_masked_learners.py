@@ -12,6 +12,7 @@ from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.ops import peers
+from shoal.ops.distributions import distribution_for
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
@@ -41,7 +42,7 @@ def test_the_tempting_action_is_never_taken_and_the_best_allowed_one_is_found(ki
     assert paid.mean() > 1.4  # of 5/3; at random 1
 
 
-def test_opinions_of_masked_policies_make_the_penalty_by_hand():
+def test_the_neighbours_penalty_of_masked_policies_by_hand():
     """KL over the two allowed choices, in both directions, to one neighbour."""
     obs = {"obs": jnp.zeros((1, 1, 1)), "action_mask": jnp.array([[[True, False, True]]])}
     for direction in ("forward", "reverse"):
@@ -54,12 +55,12 @@ def test_opinions_of_masked_policies_make_the_penalty_by_hand():
         own, theirs = (np.asarray(state.params(obs)[0], np.float64)[0, 0, [0, 2]] for state in (mine, other))
         p, q = (np.exp(x) / np.exp(x).sum() for x in (own, theirs))
         expected = (q * np.log(q / p)).sum() if direction == "forward" else (p * np.log(p / q)).sum()
-        told = PeerTargets(jnp.ones((1, 1)), learner.policy_terms(other, obs))
-        setup = ppo.PPOSetup(config, RECIPE.spec, ppo.distribution_for(RECIPE.spec.action), None, 1)
-        heard = peers.aggregate(setup.distribution, direction, config.peers.form, told)
-        heard = heard._replace(outputs=ppo.restrict(setup, obs, heard.outputs))
+        targets = PeerTargets(jnp.ones((1, 1)), learner.policy_terms(other, obs))
+        setup = ppo.PPOSetup(config, RECIPE.spec, distribution_for(RECIPE.spec.action), None, 1)
+        peer = peers.aggregate(setup.distribution, direction, config.peers.form, targets)
+        peer = peer._replace(outputs=ppo.restrict(setup, obs, peer.outputs))
         outputs = ppo.restrict(setup, obs, mine.params(obs)[0])
-        penalty = peers.penalty(setup.distribution, direction, heard, outputs)
+        penalty = peers.penalty(setup.distribution, direction, peer, outputs)
         np.testing.assert_allclose(penalty[0, 0], expected, rtol=1e-3, atol=1e-6)
         assert learner.distance is not None
         apart = (p * np.log(p / q)).sum()
@@ -84,20 +85,22 @@ def test_the_mask_is_neither_standardised_nor_seen():
 def test_random_actions_are_drawn_evenly_from_those_allowed():
     allowed = jnp.tile(jnp.array([[True, False, True, True, False]]), (9000, 1))
     noise = jax.random.uniform(jax.random.key(0), (9000,))
-    counts = np.bincount(dqn.pick_one(allowed, 5, noise), minlength=5)
+    counts = np.bincount(dqn.random_action(allowed, 5, noise), minlength=5)
     assert counts[[1, 4]].sum() == 0
     assert (np.abs(counts[[0, 2, 3]] - 3000) < 250).all()
-    assert dqn.pick_one(allowed[:1], 5, jnp.array([np.nextafter(np.float32(1), np.float32(0))])).item() == 3
+    assert (
+        dqn.random_action(allowed[:1], 5, jnp.array([np.nextafter(np.float32(1), np.float32(0))])).item() == 3
+    )
 
 
 def test_targets_are_of_allowed_actions_only():
     """Q' = (1, 9, 3) of which the second is forbidden: the target is 0 + gamma 3, chosen by Q = (2, 9, 5)."""
     config = DQNConfig(num_envs=1, batch_size=1, buffer_size=4, learning_starts=0, hidden=(4,))
-    setup = dqn.DQNSetup(config, RECIPE.spec, 3, 1)
+    setup = dqn.DQNSetup(config, RECIPE.spec, 3)
     obs = {"action_mask": jnp.array([[True, False, True]])}
-    judged = dqn.judge(setup, lambda obs: jnp.array([[1.0, 9.0, 3.0]]), obs)
-    chosen = jnp.argmax(dqn.judge(setup, lambda obs: jnp.array([[2.0, 9.0, 5.0]]), obs), -1)
-    assert dqn.pick(judged, chosen).tolist() == [3.0]
+    judged = dqn.action_values(setup, lambda obs: jnp.array([[1.0, 9.0, 3.0]]), obs)
+    chosen = jnp.argmax(dqn.action_values(setup, lambda obs: jnp.array([[2.0, 9.0, 5.0]]), obs), -1)
+    assert dqn.gather_values(judged, chosen).tolist() == [3.0]
     assert dqn.compared_values(setup, lambda obs: jnp.array([[1.0, 9.0, 3.0]]), obs).tolist() == [
         [1.0, 0.0, 3.0]
     ]

@@ -97,39 +97,39 @@ def test_the_first_minibatch_has_the_ratio_of_the_policy_that_acted(monkeypatch)
 def test_a_minibatch_of_one_stays_finite(weight):
     """Also if that one is a reset step, so that nothing is left to take the mean of."""
     state = lab().state
-    batch = jax.tree.map(lambda x: x[:1], lab().assess(state, lab().rollout))
+    batch = jax.tree.map(lambda x: x[:1], lab().make_batch(state, lab().rollout))
     batch = batch._replace(weight=jnp.float32([weight]))
-    result = improve_one(lab().setup)(state, (state.params, state.opt_state), batch)
+    result = compiled_step(lab().setup)(state, (state.params, state.opt_state), batch)
     assert_finite(result)
     assert differ(result[0][0], state.params) == (weight > 0)
 
 
 @cache
-def improve_one(setup):
-    return jax.jit(partial(ppo.improve, setup))
+def compiled_step(setup):
+    return jax.jit(partial(ppo.take_step, setup))
 
 
 def test_the_gradient_is_clipped_for_each_learner_by_itself():
     """Adam's first moment is a tenth of the clipped gradient, whose norm is at most max_grad_norm."""
     state = lab().state
-    batch = lab().assess(state, lab().rollout)
+    batch = lab().make_batch(state, lab().rollout)
     huge = batch._replace(target=1e6 * batch.target)
-    improve = jax.jit(jax.vmap(partial(ppo.improve, lab().setup)))
+    step = jax.jit(jax.vmap(partial(ppo.take_step, lab().setup)))
 
-    def improved(first, max_grad_norm):
+    def stepped(first, max_grad_norm):
         states = twice(state)
         hypers = states.hypers._replace(max_grad_norm=jnp.float32(max_grad_norm))
         carry = (states.params, states.opt_state)
-        return improve(states._replace(hypers=hypers), carry, trees.stack([first, batch]))
+        return step(states._replace(hypers=hypers), carry, trees.stack([first, batch]))
 
-    (params, opt_state), metrics = improved(huge, [0.5, 0.01])
+    (params, opt_state), metrics = stepped(huge, [0.5, 0.01])
     norms = jax.vmap(optax.tree.norm)(opt_state[1].mu)
     assert metrics["grad_norm"][0] > 1000
     np.testing.assert_allclose(norms, [0.05, 0.001], rtol=1e-4)
-    (calm, calm_opt_state), calm_metrics = improved(batch, [0.5, 0.01])
+    (calm, calm_opt_state), calm_metrics = stepped(batch, [0.5, 0.01])
     mine = partial(trees.take, index=1)
     assert_equal(mine((params, opt_state, metrics)), mine((calm, calm_opt_state, calm_metrics)))
-    (_, free), metrics = improved(batch, [1e9, 1e9])
+    (_, free), metrics = stepped(batch, [1e9, 1e9])
     np.testing.assert_allclose(jax.vmap(optax.tree.norm)(free[1].mu), 0.1 * metrics["grad_norm"], rtol=1e-5)
 
 
@@ -152,11 +152,11 @@ def test_only_the_learner_past_its_target_kl_stops():
 
 def test_accumulated_gradients_are_the_whole_gradient():
     state, results = lab().state, []
-    batch = lab().assess(state, lab().rollout)
+    batch = lab().make_batch(state, lab().rollout)
     for pieces in (1, 4):
         setup = lab().setup._replace(config=with_settings(PPOConfig(), **SMALL, grad_accumulation=pieces))
-        improve = jax.jit(partial(ppo.improve, setup))
-        results.append(improve(state, (state.params, state.opt_state), batch))
+        step = jax.jit(partial(ppo.take_step, setup))
+        results.append(step(state, (state.params, state.opt_state), batch))
     ((one, one_opt), one_metrics), ((four, four_opt), four_metrics) = results
     close = partial(np.testing.assert_allclose, atol=1e-6)
     jax.tree.map(close, (one, one_opt), (four, four_opt))
@@ -164,7 +164,7 @@ def test_accumulated_gradients_are_the_whole_gradient():
 
 
 @pytest.mark.parametrize(("num_envs", "num_steps", "num_minibatches"), [(4, 8, 2), (3, 5, 5), (4, 64, 2)])
-def test_every_sample_is_visited_once_an_epoch_in_a_new_order(
+def test_every_sample_is_used_once_per_epoch_in_a_new_order(
     monkeypatch, num_envs, num_steps, num_minibatches
 ):
     """A spy in place of the optimiser writes down whom it meets."""
@@ -176,7 +176,7 @@ def test_every_sample_is_visited_once_an_epoch_in_a_new_order(
         metrics = dict.fromkeys(["approx_kl", "loss/total"], 0.0)
         return (met.at[place].set(batch.target), place + 1), jax.tree.map(jnp.float32, metrics)
 
-    monkeypatch.setattr(ppo, "improve", spy)
+    monkeypatch.setattr(ppo, "take_step", spy)
     numbers = jnp.arange(float(config.rollout_size))
     batch = Batch(*[numbers] * 8)
     met = jnp.full((3 * num_minibatches, config.rollout_size // num_minibatches), -1.0)
@@ -189,7 +189,7 @@ def test_every_sample_is_visited_once_an_epoch_in_a_new_order(
     assert len(orders) == 7
 
 
-def test_adam_divides_by_its_spread_plus_a_hundred_thousandth():
+def test_adam_has_an_epsilon_of_a_hundred_thousandth():
     """The first step is -rate g / (|g| + eps): half of the rate where g = eps."""
     optimiser = ppo.optimiser(lab().state.hypers._replace(learning_rate=0.1))
     gradient = jnp.array([1e-5, 0.0, -3e-5])
@@ -242,7 +242,7 @@ def test_steps_that_are_not_valid_teach_nothing():
     assert differ(*(lab().update(KEY, state, r)[0].params for r in (rollout, shifted)))
 
 
-def test_a_learner_that_is_lost_says_so_and_leaves_the_other_alone():
+def test_a_learner_with_nan_reports_it_and_leaves_the_other_alone():
     """Steps of 1e30 end in NaN within one update; its loss must show it, and nobody else's."""
     state, rollout = twice(lab().state), twice(lab().rollout)
     keys = jax.random.split(KEY)
@@ -278,7 +278,7 @@ def test_hypers_are_scalars_whose_change_takes_effect_and_compiles_nothing():
     assert lab().update._cache_size() == 1
 
 
-def test_the_kl_penalty_is_steered_to_its_goal():
+def test_the_kl_penalty_adapts_to_its_goal():
     """Two learners, one in large steps and one in tiny ones, then the tiny one with a tinier goal."""
     here, keys = lab(PPOConfig(**SMALL, objective="kl")), jax.random.split(KEY)
     rollout, cohort = twice(here.rollout), twice(here.state)

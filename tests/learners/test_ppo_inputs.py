@@ -13,6 +13,7 @@ from shoal.learners import ppo
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
 from shoal.nets import convolutions, layers
+from shoal.ops.advantages import standardise_advantages
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
 from shoal.training import rollout
@@ -45,14 +46,14 @@ def test_observations_are_standardised_by_what_was_seen_before():
 
 def test_advantages_are_standardised_over_valid_samples():
     advantage = jnp.array([1.0, 3.0, 1e6])
-    found = ppo.standardise_advantages(advantage, jnp.array([1.0, 1.0, 0.0]))
+    found = standardise_advantages(advantage, jnp.array([1.0, 1.0, 0.0]))
     np.testing.assert_allclose(found[:2], [-1, 1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("norm_adv", ["batch", "none"])
 def test_where_advantages_are_standardised(norm_adv):
     setup = lab(PLAIN).setup._replace(config=PPOConfig(**SMALL, norm_adv=norm_adv))
-    batch = jax.jit(partial(ppo.assess, setup))(lab(PLAIN).state, lab(PLAIN).rollout)
+    batch = jax.jit(partial(ppo.make_batch, setup))(lab(PLAIN).state, lab(PLAIN).rollout)
     valid = np.asarray(batch.weight) > 0
     raw = np.asarray(batch.target - batch.value)[valid]
     expected = (raw - raw.mean()) / raw.std() if norm_adv == "batch" else raw
@@ -62,7 +63,7 @@ def test_where_advantages_are_standardised(norm_adv):
 def test_rewards_are_scaled_by_the_spread_of_returns_discounted_as_the_learner_discounts():
     state = lab(PLAIN).state
     setup = lab(PLAIN).setup._replace(config=PPOConfig(**SMALL, norm_reward=True))
-    scale = jax.jit(partial(ppo.scale_rewards, setup))
+    scale = jax.jit(partial(ppo.prepare_rewards, setup))
     for gamma in (0.99, 0.5):
         now = state._replace(hypers=state.hypers._replace(gamma=jnp.float32(gamma)))
         running, returns = np.zeros(4), []
@@ -92,7 +93,7 @@ def test_a_reward_of_five_reaches_the_learner_as_five(monkeypatch, clip_reward, 
     np.testing.assert_allclose(batch.target, expected, rtol=1e-6)
 
 
-def test_large_returns_do_not_freeze_the_critic():
+def test_large_returns_do_not_stop_the_critic():
     """Returns of +-1000 that the observation tells, and nothing but the defaults: the critic learns on."""
     setup = lab(PPOConfig()).setup._replace(num_updates=60)
     shape = (setup.config.num_steps, setup.config.num_envs)
@@ -158,7 +159,7 @@ def test_every_kind_of_action_and_observation_trains_a_step(kind):
     assert {*after.statistics.obs} == {"nature": {"ear"}, "impala": set()}.get(kind, {"obs"})
 
 
-def test_pictures_are_not_standardised():
+def test_images_are_not_standardised():
     setup = lab().setup._replace(spec=SPECS["nature"])
     moments = {"ear": Running(jnp.float32(9), jnp.ones(2), 9 * 4 * jnp.ones(2))}
     state = lab().state
@@ -179,7 +180,7 @@ def test_pictures_are_not_standardised():
         (convolutions.Impala, (84, 84, 4), 11 * 11 * 32, 256),
     ],
 )
-def test_the_shapes_of_the_picture_networks(kind, shape, flat, num_out):
+def test_the_shapes_of_the_convolutional_networks(kind, shape, flat, num_out):
     init = layers.orthogonal(2**0.5)
     network = jax.eval_shape(lambda: kind(KEY, shape, init))
     assert network.dense.weight.shape == (flat, num_out)
@@ -193,6 +194,6 @@ def test_the_shapes_of_the_picture_networks(kind, shape, flat, num_out):
         assert kernels == [(3, 3, shape[-1], 16), (3, 3, 16, 32), (3, 3, 32, 32)]
 
 
-def test_small_or_real_valued_pictures_are_vectors():
+def test_small_or_real_valued_images_are_vectors():
     boxes = [Box((35, 84, 3), dtype="uint8"), Box((84, 84, 3)), Box((84, 84), dtype="uint8")]
     assert [convolutions.is_image(box) for box in (*boxes, PICTURE)] == [False, False, False, True]

@@ -13,10 +13,11 @@ from shoal.distributed.mesh import DATA
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.probes import counter
 from shoal.errors import ShoalError
-from shoal.learners import ppo, targets
-from shoal.learners.epochs import weigh
-from shoal.learners.minibatches import arrange, shuffles, stratify
+from shoal.learners import ppo, ppo_batch
+from shoal.learners.epochs import normalise_minibatch
+from shoal.learners.minibatches import gather_minibatches, shuffle_blocks, stratify
 from shoal.learners.ppo import PPOConfig, PPOSetup
+from shoal.learners.ppo_rewards import clip_rewards
 from shoal.ops import trees
 from shoal.ops.advantages import generalised_advantages
 from shoal.ops.distributions import distribution_for
@@ -152,7 +153,7 @@ def test_the_dynamic_bounds_are_those_of_all_rewards_so_far():
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"bootstrap_clip": "wild"}, "value.bootstrap_clip must be a number, dynamic or none, not 'wild'"),
         ({"bootstrap_clip": "dynamic", "bootstrap_floor": 0.0}, "leave out bootstrap_floor"),
@@ -161,8 +162,8 @@ def test_the_dynamic_bounds_are_those_of_all_rewards_so_far():
         ({"huber_delta": 0.0}, "huber_delta must be above 0"),
     ],
 )
-def test_bounds_that_are_none(settings, told):
-    with pytest.raises(ShoalError, match=told):
+def test_bounds_that_are_none(settings, message):
+    with pytest.raises(ShoalError, match=message):
         with_settings(PPOConfig(), **settings)
 
 
@@ -187,7 +188,7 @@ def test_the_critic_learns_in_units_that_rewards_do_not_change():
     assert_close(ends[0], ends[1], rtol=1e-3, atol=1e-4)
 
 
-def test_moments_take_in_targets_before_the_epochs_and_values_are_told_by_the_old_ones(monkeypatch):
+def test_moments_include_targets_before_the_epochs_and_values_use_the_old_ones(monkeypatch):
     """Two rollouts: the first with empty moments, mean 0 and deviation 1, the second with the first's."""
     setup = setup_for(NORMED)
     monkeypatch.setattr(ppo, "learn", lambda setup, key, state, rollout, batch: (state, batch))
@@ -211,7 +212,7 @@ def test_moments_take_in_targets_before_the_epochs_and_values_are_told_by_the_ol
         np.testing.assert_allclose(batch.advantage, advantage.reshape(-1), atol=1e-4)
         spread = np.sqrt(float(moments.m2 / moments.count))
         np.testing.assert_allclose(batch.target, (target - moments.mean) / spread, atol=1e-4)
-        np.testing.assert_allclose(batch.value, (told[:-1].reshape(-1) - moments.mean) / spread, atol=1e-4)
+        np.testing.assert_allclose(batch.value, (values[:-1].reshape(-1) - moments.mean) / spread, atol=1e-4)
     valid = np.asarray(batch.weight) > 0
     assert abs(float(np.mean(batch.target[valid]))) < 1
 
@@ -239,7 +240,7 @@ def test_every_epoch_but_the_first_has_new_advantages(config):
     for epoch in range(2):
         now = first
         if epoch:
-            again = assess(state._replace(params=carry[0]), rollout)
+            again = make_batch(state._replace(params=carry[0]), rollout)
             now = first._replace(value=again.value, advantage=again.advantage, target=again.target)
             assert np.any(now.advantage != first.advantage)
         parts = jax.device_get(minibatches(state, now))
@@ -264,7 +265,7 @@ def test_with_one_epoch_there_is_nothing_to_recalculate():
 # Schedules
 
 
-def test_the_update_goes_by_the_hypers_of_the_moment_and_leaves_them_as_they_are():
+def test_an_update_uses_scheduled_hypers_and_returns_the_given_ones():
     """After five of ten updates: the rate halved, the value's weight doubled, as if they had been set so."""
     plan = ("vf_coef=linear(1.5)", "gamma=step(0.5, 5 iterations)")
     config = replace(SMALL, schedules=plan)

@@ -49,7 +49,7 @@ def plainly(make, key, spec, num_outputs):
 
 @cache
 def learner(config, kind="discrete"):
-    """The compiled update and three learners: the one who learns, and two to heed."""
+    """The compiled update and three learners: the one that learns, and two neighbours."""
     setup = setup_for(config, kind)
     return jax.jit(partial(ppo.update, setup)), [ppo.init(setup, jax.random.key(i)) for i in range(3)]
 
@@ -131,7 +131,7 @@ def pulled_together(kind, direction, form, exchanges):
     assert metrics["loss_share/neighbours"] > 0.99
 
 
-def test_without_advice_nothing_moves_where_there_is_nothing_to_learn():
+def test_without_peer_targets_nothing_moves_where_there_is_nothing_to_learn():
     """The control of the test above."""
     update, (own, *_) = learner(BASE)
     after, metrics = update(KEY, changed(own, **PULLED), rollout_for(own))
@@ -140,7 +140,7 @@ def test_without_advice_nothing_moves_where_there_is_nothing_to_learn():
 
 
 @pytest.mark.parametrize("objective", ["clip", "kl", "mdpo"])
-def test_every_objective_heeds_advice_by_its_coefficient(objective):
+def test_every_objective_weighs_peer_targets_by_their_coefficient(objective):
     """A coefficient of 0 is no exchange at all; one of 100 is not."""
     config = replace(BASE, objective=objective)
     setup, (update, (own, other, third)) = setup_for(config), learner(config)
@@ -318,7 +318,7 @@ def test_the_gradient_of_the_proximal_term():
     np.testing.assert_allclose(metrics["loss/prox"], 0.25 * distance_of(state, own) ** 2, rtol=1e-5)
 
 
-def test_pieces_of_a_gradient_pay_for_the_distance_once():
+def test_accumulated_gradients_have_the_proximal_term_once():
     results = []
     for pieces in (1, 4):
         config = with_settings(PROX, grad_accumulation=pieces)

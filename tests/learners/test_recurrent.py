@@ -15,8 +15,9 @@ from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.learners import ppo, sequences
 from shoal.learners.context import LearnerContext
-from shoal.learners.minibatches import arrange, shuffles, stratify
+from shoal.learners.minibatches import gather_minibatches, shuffle_blocks, stratify
 from shoal.learners.ppo import PPOConfig
+from shoal.nets.actor_critic import Layers
 from shoal.nets.recurrent import GRU, LSTM, recurrent_actor_critic
 from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
@@ -83,7 +84,7 @@ def test_a_gru_by_hand():
     np.testing.assert_allclose(np.ravel(jax.device_get([carry, seen])), [0.9, 0.9], rtol=1e-6)
 
 
-def test_an_lstm_begins_by_remembering():
+def test_an_lstm_keeps_its_cell_at_the_start():
     assert LSTM(KEY, 3, 2).bias.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
 
 
@@ -246,7 +247,7 @@ def test_it_is_known_where_episodes_begin(kind, ending):
 
 
 @both
-def test_what_acted_is_replayed(kind, ending):
+def test_unrolling_a_rollout_repeats_what_acted(kind, ending):
     """Step by step as the learner acted, and from the start that was kept: the same to 1e-5, ends and all."""
     _, setup, _, state, rollout, after = played(kind, ending)
     jax.tree.map(np.testing.assert_array_equal, state.private.carry, state.private.start)
@@ -307,21 +308,17 @@ def test_the_value_after_the_last_step_is_of_the_same_episode():
     np.testing.assert_allclose(value[1:5], judge(obs[1:5]), atol=1e-5)  # from its first to its final one
     under_way = np.concatenate([obs[5:], last_obs[None]])
     np.testing.assert_allclose(last_value, judge(under_way)[-1], atol=1e-5)
-    np.testing.assert_allclose(
-        replay(net, state.private.start, seen, by_moment=True)[2], last_value, atol=1e-6
-    )
+    np.testing.assert_allclose(unroll(net, state.private.start, seen, by_step=True)[2], last_value, atol=1e-6)
 
 
-def test_new_places_are_entered_without_memories():
+def test_evaluation_starts_with_an_empty_carry():
     learner, _, _, _, _, state = played("lstm", "terminated")
     assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(state.private.carry))
-    visitor = learner.for_evaluation(state, 9)
-    assert {leaf.shape for leaf in jax.tree.leaves((visitor.private.carry, visitor.private.start))} == {
-        (9, 8)
-    }
+    ready = learner.for_evaluation(state, 9)
+    assert {leaf.shape for leaf in jax.tree.leaves((ready.private.carry, ready.private.start))} == {(9, 8)}
     left = learner.on_restart(state)
     assert not any(
-        np.any(x) for x in jax.tree.leaves((visitor.private.carry, left.private.carry, left.private.start))
+        np.any(x) for x in jax.tree.leaves((ready.private.carry, left.private.carry, left.private.start))
     )
     assert left.private.num_updates == state.private.num_updates
 
@@ -351,7 +348,7 @@ def test_sequences_must_divide_evenly():
 
 
 @pytest.mark.parametrize("action", [Discrete(3), Box((2,), -1.0, 1.0)])
-def test_pictures_and_named_parts_are_remembered_too(action):
+def test_recurrent_policies_take_images_and_named_parts(action):
     """Nothing is run: the shapes say that the parts fit."""
     boxes = {"eye": Box((36, 36, 1), 0, 255, "uint8"), "ear": Box((2,))}
     spec = EnvSpec("senses", "jax", boxes, action)
@@ -373,7 +370,7 @@ def test_pictures_and_named_parts_are_remembered_too(action):
     assert shapes[0] == shapes[1]
 
 
-def test_gradients_in_pieces_add_up():
+def test_accumulated_gradients_add_up():
     _, setup, _, _, rollout, state = played("lstm", "terminated")
     pieces = setup._replace(config=with_settings(setup.config, grad_accumulation=2))
     updates = made("lstm", "terminated")[-1], jax.jit(partial(ppo.update, pieces))
@@ -406,7 +403,7 @@ def by_hand(longest):
     return recipe, rememberer(ppo.ppo(config, recipe.spec, LearnerContext(num_updates=1, network=network)))
 
 
-def test_memories_outlast_rollouts_and_end_with_episodes():
+def test_a_carry_outlasts_rollouts_and_ends_with_episodes():
     """Rollouts of 5 steps, episodes of 11 and 12; a coin that is not forgotten spoils the next."""
     recipe, learner = by_hand(12)
     learner, env = greedy(learner), recipe.build(np.zeros((1, 4), np.uint32), False)
@@ -427,7 +424,7 @@ def test_memories_outlast_rollouts_and_end_with_episodes():
     assert np.all(returns[np.isfinite(returns)] == 1.0)
 
 
-def test_evaluation_and_play_remember():
+def test_evaluation_and_play_keep_the_carry():
     """Episodes of 150 steps, of which evaluation plays 64 at a time."""
     recipe, learner = by_hand(150)
     states = jax.device_get([learner.init(jax.random.key(number)) for number in range(2)])
@@ -507,7 +504,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
 
 
 @pytest.mark.slow
-def test_memories_never_leave_a_learner_and_parts_have_their_names():
+def test_the_carry_never_leaves_a_learner_and_parts_have_their_names():
     exchange = ExchangeConfig("average", parts=("actor",), local_updates=1)
     trainer = make_trainer(replace(CONFIG, exchanges=(exchange,)), mesh="2x1")
     cohort = trainer.advance(trainer.init(), jnp.int32(3))[0].cohort

@@ -38,8 +38,8 @@ def kept(ring):
 
 
 @cache
-def remember(n, learning_starts=0):
-    return jax.jit(partial(replay.remember, n=n, learning_starts=learning_starts))
+def add(n, learning_starts=0):
+    return jax.jit(partial(replay.add, n=n, learning_starts=learning_starts))
 
 
 def watched(probe, n, num_steps, rounds, num_envs=3):
@@ -58,7 +58,7 @@ def watched(probe, n, num_steps, rounds, num_envs=3):
     for i in range(rounds):
         worlds, _, rollout = play(jax.random.split(jax.random.fold_in(KEY, i), 1), cohort, worlds)
         alone = Rollout(*(x[:, 0] for x in rollout[:6]), last_obs=rollout.last_obs[0])
-        buffer = remember(n)(buffer, alone)
+        buffer = add(n)(buffer, alone)
     return kept(buffer.ring)
 
 
@@ -135,7 +135,7 @@ def test_transitions_are_those_of_a_plain_loop(n, num_steps):
     steps = random_steps(np.random.default_rng(n), 25, 2)
     buffer = replay.empty_buffer(SEEN, NO_ACTION, 100, 2, n, warming_up=True)
     for rollout in cut(steps, num_steps):
-        buffer = remember(n)(buffer, rollout)
+        buffer = add(n)(buffer, rollout)
     found, expected = kept(buffer.ring), one_by_one(steps, n)
     assert (expected.steps < n).any() == (n > 1)
     assert expected.terminated.any()
@@ -148,7 +148,7 @@ def test_steps_are_counted_with_their_resets_until_learning_starts():
     buffer = replay.empty_buffer(SEEN, NO_ACTION, 100, 2, 1, warming_up=True)
     warming_up = []
     for rollout in cut(random_steps(np.random.default_rng(0), 13, 2), 3):
-        buffer = remember(1, 18)(buffer, rollout)
+        buffer = add(1, 18)(buffer, rollout)
         warming_up.append((int(buffer.num_steps), bool(buffer.warming_up)))
     assert replay.size(buffer.ring) < 24
     assert warming_up == [(6, True), (12, True), (18, False), (24, False)]
@@ -160,8 +160,8 @@ def test_steps_are_counted_with_their_resets_until_learning_starts():
 def test_the_ring_holds_the_last_ones_in_their_order():
     """Writes of all sizes, none to more than the capacity, with holes: as a deque would."""
     rng = np.random.default_rng(0)
-    ring, expected, written = replay.empty(probes.counter().spec, NO_ACTION, 7), deque(maxlen=7), 0
-    store = jax.jit(replay.store)
+    ring, expected, written = replay.empty_ring(probes.counter().spec, NO_ACTION, 7), deque(maxlen=7), 0
+    store = jax.jit(replay.write)
     for size in [3, 3, 7, 20, 3, 1, 7] * 3:
         rows, valid = np.arange(written, written + size), rng.random(size) < 0.7
         ring = store(ring, number(jnp.asarray(rows)), jnp.asarray(valid))
@@ -174,16 +174,18 @@ def test_the_ring_holds_the_last_ones_in_their_order():
 
 
 def test_nothing_is_written_where_nothing_is_valid():
-    ring = replay.store(replay.empty(probes.counter().spec, NO_ACTION, 4), number([1, 2]), jnp.ones(2, bool))
-    after = replay.store(ring, number([8, 9]), jnp.zeros(2, bool))
+    ring = replay.write(
+        replay.empty_ring(probes.counter().spec, NO_ACTION, 4), number([1, 2]), jnp.ones(2, bool)
+    )
+    after = replay.write(ring, number([8, 9]), jnp.zeros(2, bool))
     jax.tree.map(np.testing.assert_array_equal, ring, after)
 
 
 @pytest.mark.parametrize("stored", [3, 10, 14])
 def test_samples_are_drawn_evenly_from_what_is_stored(stored):
     rows = 100 + jnp.arange(stored)
-    ring = replay.empty(probes.counter().spec, NO_ACTION, 10)
-    ring = replay.store(ring, number(rows), jnp.ones(stored, bool))
+    ring = replay.empty_ring(probes.counter().spec, NO_ACTION, 10)
+    ring = replay.write(ring, number(rows), jnp.ones(stored, bool))
     drawn = replay.sample(ring, KEY, (50, 200))
     assert drawn.obs.shape == (50, 200, 1)
     values, counts = np.unique(drawn.action, return_counts=True)
@@ -196,11 +198,11 @@ def test_samples_are_drawn_evenly_from_what_is_stored(stored):
     assert np.mean(np.asarray(other.action) == np.asarray(drawn.action)) < 0.5
 
 
-def test_learners_of_a_cohort_remember_apart():
+def test_learners_of_a_cohort_have_separate_rings():
     """Under `vmap`, with different numbers of valid steps."""
-    rings = trees.stack([replay.empty(probes.counter().spec, NO_ACTION, 4)] * 2)
+    rings = trees.stack([replay.empty_ring(probes.counter().spec, NO_ACTION, 4)] * 2)
     rows = number(jnp.array([[1, 2, 3], [4, 5, 6]]))
-    rings = jax.vmap(replay.store)(rings, rows, jnp.array([[True, False, True], [True, True, True]]))
+    rings = jax.vmap(replay.write)(rings, rows, jnp.array([[True, False, True], [True, True, True]]))
     assert rings.count.tolist() == [2, 3]
     assert kept(trees.take(rings, 0)).action.tolist() == [1, 3]
     assert kept(trees.take(rings, 1)).action.tolist() == [4, 5, 6]
@@ -219,15 +221,15 @@ def test_the_return_of_a_transition_by_hand():
         next_obs=(),
         terminated=jnp.array([False, False, True]),
     )
-    reward, discount = replay.discounted(batch, jnp.float32(0.5))
+    reward, discount = replay.n_step_return(batch, jnp.float32(0.5))
     assert reward.tolist() == [3.0, 2.0, 8.0]
     assert discount.tolist() == [0.125, 0.25, 0.0]
-    reward, discount = replay.discounted(batch, jnp.float32(0.25))
+    reward, discount = replay.n_step_return(batch, jnp.float32(0.25))
     assert reward.tolist() == [1.75, 1.5, 8.0]
     assert discount.tolist() == [1 / 64, 1 / 16, 0.0]
-    reward, discount = replay.discounted(batch, jnp.float32(0.0))
+    reward, discount = replay.n_step_return(batch, jnp.float32(0.0))
     assert reward.tolist() == [1.0, 1.0, 8.0]
     assert discount.tolist() == [0.0, 0.0, 0.0]
-    reward, discount = replay.discounted(batch, jnp.float32(1.0))
+    reward, discount = replay.n_step_return(batch, jnp.float32(1.0))
     assert reward.tolist() == [7.0, 3.0, 8.0]
     assert discount.tolist() == [1.0, 1.0, 0.0]

@@ -161,7 +161,7 @@ def test_a_number_whose_bounds_are_equal_is_held_still_and_has_no_entropy():
     fewer, expected = sampled(TWO, [0.3, 0.1], [-1, -2], noise[:, ::2])
     np.testing.assert_allclose(action, [[fewer[0, 0], 0.0, fewer[0, 1]]])
     np.testing.assert_allclose(log_prob, expected, rtol=1e-6)
-    assert sac.first_hypers(setup(FIXED)).target_entropy == -2
+    assert sac.initial_hypers(setup(FIXED)).target_entropy == -2
 
 
 # Actions
@@ -182,7 +182,7 @@ def test_without_noise_a_visitor_does_the_tanh_of_the_mean_between_the_bounds(ch
     obs = np.float32(np.random.default_rng(0).normal(size=(5, 3)))
     mean = actor_says(state, obs)[:, :2]
     expected = LOW + (np.tanh(mean) + 1) / 2 * (HIGH - LOW)
-    visitor = learner.for_evaluation(state, 5)
+    ready = learner.for_evaluation(state, 5)
     for _ in range(2):
         action, memory = learner.act(visitor, obs, np.zeros((5, 2), np.float32))
         visitor = visitor._replace(private=memory)
@@ -202,7 +202,7 @@ def test_actions_are_random_at_first_and_the_policys_later():
     np.testing.assert_allclose(drawn, np.tanh(mean + np.exp(log_std) * np.float64(noise)), atol=1e-5)
 
 
-def test_noise_that_remembers_keeps_its_deviation():
+def test_correlated_noise_keeps_its_deviation():
     learner = lab(**WANDERING)
     state, found = learner.init(KEY), []
     for noise in np.asarray(learner.draw(jax.random.key(1), (3, 4000))):
@@ -263,7 +263,7 @@ def test_targets_by_hand(alpha):
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
-def test_more_entropy_than_the_target_makes_it_worth_less(optimiser):
+def test_more_entropy_than_the_target_lowers_the_temperature(optimiser):
     """d/d log alpha = entropy - target, by a plain step; either way the sign is that."""
     config = setup(optimiser=optimiser, alpha_learning_rate=0.1, target_entropy=-1.0)
     start = gradients.optimiser(optimiser, 0.0).init(jnp.float32(0))
@@ -289,8 +289,8 @@ def test_a_temperature_that_is_given_stays():
 
 
 def test_the_target_is_minus_the_numbers_of_an_action_unless_given():
-    assert sac.first_hypers(setup()).target_entropy == -2
-    assert sac.first_hypers(setup(target_entropy=0.0)).target_entropy == 0
+    assert sac.initial_hypers(setup()).target_entropy == -2
+    assert sac.initial_hypers(setup(target_entropy=0.0)).target_entropy == 0
 
 
 # Whole updates
@@ -433,7 +433,7 @@ def test_rates_that_are_not_given_follow_the_critics():
     assert same(moving(after.params), moving(state.params))
 
 
-def test_neighbours_pull_the_greedy_action_and_those_who_agree_nowhere():
+def test_neighbours_move_the_greedy_action_unless_they_agree():
     learner = lab()
     state, other = (ready(learner.init(jax.random.key(seed))) for seed in (0, 1))
     rollout, terms = random_rollout(0), jax.jit(learner.policy_terms)
@@ -489,7 +489,7 @@ def test_impossible_exploration_is_refused(change):
         sac.SACExplorationConfig(**change)
 
 
-def test_what_has_no_effect_is_known():
+def test_hyperparameters_without_effect():
     assert {*SACConfig().idle} == {"prox_coef", "actor_learning_rate", "alpha", "alpha_learning_rate"}
     given = SACConfig(alpha=0.1, actor_learning_rate=0.1, alpha_learning_rate=0.1, prox_coef=0.1)
     assert {*given.idle} == {"target_entropy", "alpha_learning_rate"}

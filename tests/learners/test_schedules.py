@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.learners import hyper_schedules
-from shoal.learners.hyper_schedules import Schedule
+from shoal.learners.hyper_schedules import Schedule, apply_schedules
 from shoal.learners.ppo_config import Hypers, PPOConfig
 from shoal.runs.config import from_settings, to_settings
 from shoal.settings import with_settings
@@ -18,7 +17,7 @@ def value_of(name, config, updates, num_updates=100, **evolved):
     """A hyperparameter after so many updates, in a learner as configured but for what has evolved."""
     numbers = config.hypers | evolved
     hypers = Hypers(*(jnp.float32(x if isinstance(x, int | float) else jnp.inf) for x in numbers.values()))
-    return float(getattr(hyper_schedules.at(config.plan, hypers, jnp.int32(updates), num_updates), name))
+    return float(getattr(apply_schedules(config.plan, hypers, jnp.int32(updates), num_updates), name))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_annealing_is_the_same_mechanism_to_the_bit():
     np.testing.assert_allclose(value_of("ent_coef", config, 3, 9, ent_coef=0.3), 0.2, rtol=1e-6)
 
 
-def test_what_a_population_made_of_it_goes_the_same_way():
+def test_a_schedule_applies_to_what_a_population_changed():
     config = with_settings(
         PPOConfig(), **FREE, gamma=0.9, schedules=("ent_coef=log(0.01)", "gamma=linear(0.99)")
     )
@@ -62,7 +61,7 @@ def test_what_a_population_made_of_it_goes_the_same_way():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("learning_rate", "write NAME=SHAPE"),
         ("learning_rate=linear(1e-4, 200)", "write NAME=SHAPE"),
@@ -70,22 +69,22 @@ def test_what_a_population_made_of_it_goes_the_same_way():
         ("lr=linear(0)", "no hyperparameter is called lr; there are learning_rate, "),
         ("num_envs=linear(8)", "no hyperparameter is called num_envs"),
         ("learning_rate=cosine(0)", "one of linear, log, step, not cosine"),
-        ("target_kl=linear(0.1)", "target_kl must be a number other than 0 to begin with, not None"),
+        ("target_kl=linear(0.1)", "target_kl must be a number other than 0, not None"),
         ("prox_coef=linear(0.1)", "prox_coef must be a number other than 0"),
         (
             "bootstrap_clip=linear(1)",
-            "bootstrap_clip must be a number other than 0 to begin with, not dynamic",
+            "bootstrap_clip must be a number other than 0, not dynamic",
         ),
-        ("learning_rate=linear(-1e-4)", "not on the other side of 0"),
+        ("learning_rate=linear(-1e-4)", "0 or of the same sign"),
         ("learning_rate=linear(inf)", "END must be finite"),
-        ("ent_coef=log(0)", "never reach 0"),
+        ("ent_coef=log(0)", "never reaches 0"),
         ("gamma=linear(1.1)", "gamma stays between 0 and 1"),
-        ("learning_rate=step(1e-4)", "say after how many"),
+        ("learning_rate=step(1e-4)", "step needs a number of steps"),
         ("learning_rate=linear(1e-4, 0 steps)", "N must be above 0"),
     ],
 )
-def test_what_is_no_schedule(text, told):
-    with pytest.raises(ShoalError, match=told):
+def test_a_text_that_is_no_schedule_is_refused(text, message):
+    with pytest.raises(ShoalError, match=message):
         with_settings(PPOConfig(), **FREE, bootstrap_clip="dynamic", schedules=(text,))
 
 

@@ -238,7 +238,7 @@ def test_noise_has_its_deviation_in_units_of_half_the_range(kind):
 
 
 @pytest.mark.parametrize("exploration", ["gaussian", "ou"])
-def test_a_visitor_without_noise_is_greedy_even_before_it_has_learned(exploration):
+def test_evaluation_without_noise_is_greedy_even_before_learning(exploration):
     """In as many environments as it likes, with the noise of training forgotten."""
     learner = lab(exploration=exploration)
     state = learner.init(KEY)
@@ -252,7 +252,7 @@ def test_a_visitor_without_noise_is_greedy_even_before_it_has_learned(exploratio
         action, memory = learner.act(visitor, obs, np.zeros((5, 3), np.float32))
         visitor = visitor._replace(private=memory)
         np.testing.assert_allclose(within(SPACES["asymmetric"], action), expected, atol=1e-5)
-    assert same(visitor.params, state.params)
+    assert same(ready.params, state.params)
 
 
 @cache
@@ -262,9 +262,9 @@ def wandering(theta):
     state = ready(learner.init(KEY))
     obs = np.zeros((400, 3), np.float32)
 
-    def body(memory, noise):
-        action, memory = learner.act(state._replace(private=memory), obs, noise)
-        return memory, action
+    def body(private, noise):
+        action, private = learner.act(state._replace(private=private), obs, noise)
+        return private, action
 
     noise = learner.draw(jax.random.key(1), (120, 400))
     _, actions = jax.jit(partial(jax.lax.scan, body))(state.private, noise)
@@ -272,7 +272,7 @@ def wandering(theta):
 
 
 @pytest.mark.parametrize("theta", [0.15, 0.5, 1.0])
-def test_wandering_noise_has_its_deviation_and_forgets_at_its_rate(theta):
+def test_correlated_noise_has_its_deviation_and_decays_at_its_rate(theta):
     """corr(x_t, x_{t+k}) = (1 - theta)^k, for each environment by itself."""
     late = wandering(theta)[40:]
     np.testing.assert_allclose(late.std(), 1, atol=0.05)
@@ -282,7 +282,7 @@ def test_wandering_noise_has_its_deviation_and_forgets_at_its_rate(theta):
     assert abs(np.mean(late[:, 1:] * late[:, :-1])) < 0.05
 
 
-def test_wandering_noise_has_its_deviation_from_the_first_step():
+def test_correlated_noise_has_its_deviation_from_the_first_step():
     np.testing.assert_allclose(wandering(0.15)[0].std(), 1, atol=0.15)
 
 
@@ -411,7 +411,7 @@ def test_the_oldest_transitions_make_room():
     assert state.private.buffer.num_steps == 16 + 48
 
 
-def test_a_learner_that_remembers_nothing_learns_nothing():
+def test_an_empty_buffer_teaches_nothing():
     """Rollouts shorter than n_step, no random steps: the first update has no whole transition."""
     learner = lab(n_step=5, norm_obs=True)
     state = ready(learner.init(KEY))
@@ -499,7 +499,7 @@ def test_reset_steps_change_nothing():
     assert after[0].statistics["obs"].count == 7 + 8
 
 
-def test_opinions_and_distances_are_of_actions_in_units_of_the_bounds():
+def test_policy_terms_and_distances_are_of_actions_in_units_of_the_bounds():
     learner = lab()
     one, two = (learner.init(jax.random.key(seed)) for seed in (0, 1))
     obs = np.float32(np.random.default_rng(0).normal(size=(4, 2, 3)))

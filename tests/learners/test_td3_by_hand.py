@@ -59,8 +59,8 @@ CASES = {
 SLOW = ("two rounds", "fewer steps than the delay")
 
 
-class Told(NamedTuple):
-    """Others' actions at a rollout's observations, and how much each counts."""
+class Neighbours(NamedTuple):
+    """Neighbours' actions at a rollout's observations, and their weights."""
 
     obs: np.ndarray  # (R, 3), of the valid steps
     actions: list  # of (R, 2)
@@ -82,12 +82,12 @@ class ByHand:
         self.count = 0
         self.clipped = {"noise": 0, "action": 0, "min of the second": 0}
 
-    def learn(self, batch, noise, told=None):
+    def learn(self, batch, noise, peers=None):
         """One critic step, and in its turn the actor's."""
         self.improve_critics(batch, noise)
         self.count += 1
         if self.count % self.config.policy_delay == 0:
-            self.improve_actor(batch, told)
+            self.improve_actor(batch, peers)
             tau = self.config.tau
             move = lambda target, network: combine(lambda t, x: (1 - tau) * t + tau * x, target, network)
             self.target_actor = move(self.target_actor, self.actor)
@@ -120,7 +120,7 @@ class ByHand:
                 critic, self.held(gradient, critic, self.anchor[1][i])
             )
 
-    def improve_actor(self, batch, told):
+    def improve_actor(self, batch, peers):
         config = self.config
         before, given = forward(self.actor, batch.obs)
         action = np.tanh(before)
@@ -131,11 +131,11 @@ class ByHand:
             theirs = np.tanh(forward(self.anchor[0], batch.obs)[0])
             slope = slope + config.prox_coef * 2 * (action - theirs) / action.size
         gradient, _ = backward(self.actor, given, slope * (1 - action**2))
-        if told:
-            before, given = forward(self.actor, told.obs)
+        if peers:
+            before, given = forward(self.actor, peers.obs)
             own = np.tanh(before)
-            slope = sum(2 * w * (own - a) for w, a in zip(told.weights, told.actions, strict=True))
-            slope = told.coefficient * slope / len(own)
+            slope = sum(2 * w * (own - a) for w, a in zip(peers.weights, peers.actions, strict=True))
+            slope = peers.coefficient * slope / len(own)
             more, _ = backward(self.actor, given, slope * (1 - own**2))
             gradient = combine(np.add, gradient, more)
         self.actor = self.actor_adam.step(self.actor, self.held(gradient, self.actor, self.anchor[0]))
@@ -268,7 +268,7 @@ def test_neighbours_pull_by_hand():
     assert min(paid[:2]) > 0.01
 
 
-def test_neighbours_who_agree_pull_nowhere():
+def test_neighbours_who_agree_change_nothing():
     _, made, update = learner(comm_penalty_coeff=0.7)
     state, rollout = begin(made), random_rollout(0)
     policy_terms = jax.device_get(jax.jit(made.policy_terms)(state, rollout.obs))

@@ -63,7 +63,7 @@ def learned(setup, state, batches, noise):
 
 
 def no_rollout():
-    """Nobody gives advice, so nothing of it is read."""
+    """There are no peer targets, so nothing of it is read."""
     return Rollout((), (), (), (), (), (), ())
 
 
@@ -124,7 +124,7 @@ def meeting(num_updates, learning_rate):
     return found
 
 
-def test_critics_who_meet_after_every_step_are_one_critic_of_all_samples():
+def test_critics_averaged_after_every_step_are_one_critic_of_all_samples():
     """With plain steps, as long as the actor that judges is one: until it has moved."""
     (one, alone), (two, alone_two) = meeting(2, learning_rate=0.05)
     for found, expected in ((one, alone), (two, alone_two)):

@@ -116,7 +116,7 @@ def made_up(seed, **parts):
     )
 
 
-def test_agents_of_one_policy_are_rows_of_one_learner():
+def test_agents_of_one_policy_are_environments_of_one_learner():
     """A agents in E worlds learn what one agent learns in A E worlds."""
     config = with_settings(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
     learner, rollout = made(config, spec_of()), made_up(1)
@@ -132,13 +132,13 @@ def test_agents_of_one_policy_are_rows_of_one_learner():
         episode_starts=repeated(rollout.episode_starts),
     )
     fold = lambda key: jax.random.fold_in(jax.random.key(key), 0)
-    expected, told = jax.jit(alone.update)(fold(2), alone.init(fold(0)), rows)
+    expected, expected_metrics = jax.jit(alone.update)(fold(2), alone.init(fold(0)), rows)
     alike = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     jax.tree.map(alike, (after.params, after.statistics), (expected.params, expected.statistics))
-    alike(metrics["loss/total"], told["loss/total"])
+    alike(metrics["loss/total"], expected_metrics["loss/total"])
 
 
-def test_going_round_permutes_agents_and_nothing_else():
+def test_permuting_agents_changes_nothing_else():
     """With agents one place further, actions are, and the team learns the same."""
     config = replace(SMALL, num_minibatches=1, update_epochs=1, norm_adv="batch")
     learner, rollout = made(config, spec_of()), made_up(1)
@@ -162,7 +162,7 @@ def test_going_round_permutes_agents_and_nothing_else():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), one, two)
 
 
-def test_the_dead_change_nothing():
+def test_dead_agents_change_nothing():
     """What a dead agent saw, did and was paid does not reach the update, to the last bit."""
     config = with_settings(SMALL, critic_view="local", norm_obs=True, norm_reward=True)
     spec = replace(spec_of(), observation={"obs": Box((2,)), "alive": Box(())})
@@ -250,7 +250,7 @@ def test_policies_learn_in_turn_or_never():
     assert learned == [[True, False]] * 2 + [[False, True]] * 2 + [[True, False]]
 
 
-def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
+def test_past_selves_play_in_half_of_the_environments_and_no_policy_learns_from_them():
     """In worlds 2 and 3 of 4 a past self plays the first, then the second team."""
     algo = with_settings(
         PPOConfig(), num_envs=4, num_steps=8, num_minibatches=1, hidden=(4,), past_selves=2, snapshot_every=3
@@ -301,7 +301,7 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"policies": "0,1"}, "3 numbers, one per agent"),
         ({"policies": "0,2,2"}, "without gaps"),
@@ -311,8 +311,8 @@ def test_past_selves_play_in_half_of_the_worlds_and_nobody_learns_from_them():
         ({"past_selves": 2}, "has only one"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings, said):
-    with pytest.raises(ShoalError, match=said):
+def test_settings_that_do_not_fit_are_refused(settings, message):
+    with pytest.raises(ShoalError, match=message):
         made(with_settings(SMALL, **settings), spec_of())
 
 
@@ -330,4 +330,4 @@ def test_in_a_match_each_learner_plays_its_side():
     np.testing.assert_array_equal(played[:, 1], alone[1][:, 1])
     assert not np.array_equal(alone[0], alone[1])
     with pytest.raises(ShoalError, match="no opponent"):
-        match(learner, learner, spec_of())
+        make_match(learner, learner, spec_of())

@@ -1,4 +1,4 @@
-"""Teams along the learner axis: on any devices, meeting, advised, competing, stopped."""
+"""Teams along the learner axis: on any devices, averaged, with peer targets, competing, stopped."""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -64,7 +64,7 @@ def assert_close(a, b):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), a, b)
 
 
-def test_worlds_of_a_team_may_be_divided():
+def test_environments_of_a_team_may_be_divided_over_devices():
     (one, _), (other, _) = alone(), advanced(GAME, "1x2")
     assert_close(one.cohort.params, other.cohort.params)
     assert_close(one.envs.episodes, other.envs.episodes)
@@ -85,7 +85,7 @@ def test_teams_that_meet_are_one():
     assert np.any(np.asarray(first) != np.asarray(second))
 
 
-def test_every_policy_of_a_team_is_advised_by_its_own_in_other_teams():
+def test_every_policy_of_a_team_has_peer_targets_of_its_own_in_other_teams():
     """An agent's policy is drawn to the same agent's elsewhere: held hard enough, the teams are alike."""
     apart, near = (
         advanced(replace(GAME, algo=with_settings(GAME.algo, comm_penalty_coeff=weight), exchanges=(RING,)))
@@ -110,7 +110,7 @@ def test_new_episodes_with_every_rollout():
 
 
 def test_a_run_of_teams_that_was_stopped_ends_as_if_it_had_not_been(go_on, tmp_path):
-    """Two teams in turn against their past selves, advised by others, the better one copied."""
+    """Two teams in turn against their past selves, with peer targets of others, the better one copied."""
     exchanges = (RING, with_settings(ExchangeConfig("winner", local_updates=2), min_episodes=1))
     config = TrainConfig("simple_tag_v3", TAG, steps=32 * 8, learners=2, reports=8, exchanges=exchanges)
     assert go_on(config, tmp_path / "whole")[0] is None

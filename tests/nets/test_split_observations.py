@@ -7,7 +7,7 @@ import pytest
 
 from shoal.errors import ShoalError
 from shoal.learners.ppo_config import PPOConfig
-from shoal.nets.actor_critic import ActorCritic, Split, actor_critic
+from shoal.nets.actor_critic import ActorCritic, Layers, Split, actor_critic
 from shoal.nets.layers import SplitLayer
 from shoal.nets.recurrent import recurrent_actor_critic
 from shoal.settings import with_settings
@@ -56,7 +56,7 @@ def test_parts_split_by_name():
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_one_part_teaches_the_other_parts_layers_nothing():
+def test_one_part_gives_no_gradient_to_the_other_parts_layers():
     """With zeros on the left, only the biases there can learn; and the other way round."""
     network = actor_critic(hidden=(6,), split=Split(start=2, hidden=(4, 3)))(KEY, VECTOR, 3)
 
@@ -72,7 +72,9 @@ def test_one_part_teaches_the_other_parts_layers_nothing():
 
 
 def test_with_memory_the_halves_come_first():
-    network = recurrent_actor_critic("gru", 4, hidden=(6,), split=Split(start=2, hidden=(3,)))(KEY, VECTOR, 3)
+    network = recurrent_actor_critic("gru", 4, Layers(hidden=(6,), split=Split(start=2, hidden=(3,))))(
+        KEY, VECTOR, 3
+    )
     obs = np.random.default_rng(0).normal(size=(7, 2, 5)).astype(np.float32)
     halves, layer = network.actor.layers
     joined = np.concatenate(
@@ -95,7 +97,7 @@ def test_the_critic_may_have_layers_of_its_own():
     network = actor_critic(hidden=(6,), critic_hidden=(7, 8))(KEY, VECTOR, 3)
     assert [layer.weight.shape for layer in network.actor.layers] == [(5, 6), (6, 3)]
     assert [layer.weight.shape for layer in network.critic.layers] == [(5, 7), (7, 8), (8, 1)]
-    remembering = recurrent_actor_critic("gru", 4, hidden=(6,), critic_hidden=())(KEY, VECTOR, 3)
+    remembering = recurrent_actor_critic("gru", 4, Layers(hidden=(6,), critic_hidden=()))(KEY, VECTOR, 3)
     assert len(remembering.actor.layers) == 1
     assert not remembering.critic.layers
 
@@ -103,13 +105,13 @@ def test_the_critic_may_have_layers_of_its_own():
 @pytest.mark.parametrize(
     ("spec", "split", "complaint"),
     [
-        (VECTOR, Split(start=5), r"^split_start 5 splits nothing off: Vector shows 5 numbers"),
+        (VECTOR, Split(start=5), r"^split_start 5 leaves a part empty: Vector has 5 numbers"),
         (VECTOR, Split(keys=("body",)), r"^split_keys body: Vector has no named parts; name some"),
         (NAMED, Split(start=2), r"^split_start splits observations that are one vector; split_keys splits"),
         (NAMED, Split(keys=("legs",)), r"^split_keys legs: Named has the parts arm, body, view; name some"),
         (NAMED, Split(keys=("arm", "body", "view")), r"name some, not all"),
         (NAMED, Split(keys=("action_mask",)), r"^split_keys action_mask: Named has the parts"),
-        (PICTURE, Split(start=2), r"a picture cannot be split"),
+        (PICTURE, Split(start=2), r"an image cannot be split"),
     ],
 )
 def test_what_cannot_be_split_is_refused(spec, split, complaint):

@@ -113,7 +113,7 @@ def test_probabilities_add_up_to_one(kind):
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_entropy_is_the_mean_surprise(kind):
+def test_entropy_is_the_mean_negative_log_probability(kind):
     log_p = np.float64(answers(kind).log_p)
     expected = -np.sum(np.exp(log_p) * log_p) * answers(kind).cell
     np.testing.assert_allclose(answers(kind).entropy, expected, rtol=1e-5)
@@ -192,7 +192,7 @@ def test_a_box_of_any_shape(shape):
 
 
 @pytest.mark.parametrize("kind", FINITE)
-def test_certainty_stays_finite(kind):
+def test_certain_policies_stay_finite(kind):
     """Logits of a thousand: log-probability, entropy and KL have values and slopes that are numbers."""
     d = distribution_for(SPACES[kind])
 

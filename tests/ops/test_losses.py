@@ -26,7 +26,7 @@ def test_the_clipped_surrogate_and_its_slope(ratio, advantage, expected, slope):
     np.testing.assert_allclose([value, gradient], [expected, slope], rtol=1e-6)
 
 
-def test_the_plain_surrogate_is_never_held():
+def test_the_plain_surrogate_is_never_clipped():
     value, slope = jax.value_and_grad(losses.surrogate)(9.0, 2.0)
     assert (float(value), float(slope)) == (-18.0, -2.0)
 

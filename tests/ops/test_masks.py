@@ -94,7 +94,7 @@ def test_forbidden_logits_get_no_gradient_and_all_is_finite(what):
 @pytest.mark.parametrize(
     ("action", "shape", "complaint"),
     [
-        (Box((2,)), (2,), r"^Test: an action_mask is for choices, not for continuous actions; call"),
+        (Box((2,)), (2,), r"^Test: an action_mask is for discrete actions, not for continuous ones"),
         (Discrete(3), (4,), r"^Test: its action_mask has 4 entries, its actions 3 choices; each choice"),
         (MultiDiscrete((3, 4)), (3, 4), r"^Test: its action_mask has 12 entries, its actions 7 choices"),
     ],

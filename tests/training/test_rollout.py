@@ -99,7 +99,7 @@ def test_a_truncated_episode_bootstraps_from_its_final_observation():
     mine = mine._replace(last_obs=rollout.last_obs[0])
     state = jax.tree.map(lambda x: x[0], cohort)
     state = state._replace(hypers=state.hypers._replace(gae_lambda=jnp.float32(0)))
-    batch = jax.jit(partial(ppo.assess, setup))(state, mine)
+    batch = jax.jit(partial(ppo.make_batch, setup))(state, mine)
     t = np.arange(7) % 5
     expected = np.where(t < 4, 1 + GAMMA * 10 * (t + 1) - 10 * t, 0)
     np.testing.assert_allclose(np.reshape(batch.advantage, (7, E))[:, 0], expected, rtol=1e-5)

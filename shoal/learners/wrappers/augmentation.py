@@ -1,7 +1,8 @@
 """Augmentation: a learner also learns from variants of its observations, with the same actions and rewards.
 
-The environment computes them (`EnvSpec.augment`): K variants of an observation, the first of them itself. The
-wrapped learner has K times as many environments; of its private state, that of the real ones is kept.
+The environment computes K variants of an observation, of which the first is the observation itself
+(`EnvSpec.augment`). The wrapped learner has K times as many environments. Of its private state, only the part
+of the real environments is kept.
 """
 
 from collections.abc import Callable
@@ -13,23 +14,24 @@ import jax.numpy as jnp
 from jax import Array
 
 from shoal.errors import ShoalError
-from shoal.learners.hyper_schedules import in_iterations
+from shoal.learners.hyper_schedules import steps_to_iterations
 from shoal.learners.ppo_config import PPOConfig
 from shoal.types import Augmentation, EnvSpec, Learner, LearnerState, Rollout, Tree
 
 
-def augmented(make: Callable[[PPOConfig], Learner], config: PPOConfig, spec: EnvSpec) -> Learner:
-    """The learner that `make` makes, for K times as many environments as it acts in.
+def add_augmentation(make: Callable[[PPOConfig], Learner], config: PPOConfig, spec: EnvSpec) -> Learner:
+    """The learner of `make`, updated with the rollouts of K times as many environments as it acts in.
 
-    Values and log-probabilities are those of the variants, so the first ratio is 1; the moments of
-    observations count them too. Peers' targets at an observation are used for its variants. The number of
-    minibatches stays the same, so whatever divides a rollout evenly still does.
+    Values and log-probabilities are those of the variants, so the first ratio is 1. The moments of
+    observations include the variants. Peer targets at an observation are used for its variants. The number of
+    minibatches stays the same, so it divides the larger rollout as well.
     """
     augment = check(spec)
     copies = augment.copies
-    plans = tuple(in_iterations(plan, config.rollout_size) for plan in config.schedules)  # not of variants
+    # Variants are no steps of the environment: schedules in steps go by the real ones.
+    schedules = tuple(steps_to_iterations(text, config.rollout_size) for text in config.schedules)
     inputs = replace(config.inputs, augment=False)
-    inner = make(replace(config, num_envs=copies * config.num_envs, schedules=plans, inputs=inputs))
+    inner = make(replace(config, num_envs=copies * config.num_envs, schedules=schedules, inputs=inputs))
     keep_real, repeat = partial(take_real, copies, inner.by_env), partial(repeat_envs, copies, inner.by_env)
 
     def init(key: Array) -> LearnerState:
@@ -45,7 +47,7 @@ def augmented(make: Callable[[PPOConfig], Learner], config: PPOConfig, spec: Env
 
 
 def add_variants(augment: Augmentation, rollout: Rollout) -> Rollout:
-    """The rollout with K times as many environments, the variants of one side by side, (T, E K, ...)."""
+    """The rollout with K times as many environments, an observation's variants adjacent: (T, E K, ...)."""
     copies = augment.copies
     last_obs = jax.tree.map(lambda x: x[None], rollout.last_obs)
     others = jax.tree.map(partial(jnp.repeat, repeats=copies, axis=1), rollout._replace(obs=(), last_obs=()))
@@ -63,13 +65,13 @@ def variants(augment: Augmentation, obs: Tree) -> Tree:
 
 
 def repeat_envs(copies: int, by_env: Tree, private: Tree) -> Tree:
-    """A private state with `copies` of everything that belongs to an environment, side by side."""
+    """A private state with `copies` of everything that belongs to an environment, next to each other."""
     repeat = partial(jax.tree.map, lambda x: jnp.repeat(x, copies, axis=0))
     return jax.tree.map(lambda split, part: repeat(part) if split else part, by_env, private)
 
 
 def take_real(copies: int, by_env: Tree, private: Tree) -> Tree:
-    """The way back from `repeat_envs`: the parts of each first copy."""
+    """The inverse of `repeat_envs`: the first copy of each."""
     first = partial(jax.tree.map, lambda x: x[::copies])
     return jax.tree.map(lambda split, part: first(part) if split else part, by_env, private)
 
@@ -87,5 +89,5 @@ def check(spec: EnvSpec) -> Augmentation:
     )
     found, expected = jax.eval_shape(augment.apply, shaped(1)), shaped(1, augment.copies)
     if found != expected:
-        raise ShoalError(f"{spec.name}: variants must look like observations, {expected}, not {found}")
+        raise ShoalError(f"{spec.name}: variants must have the shapes and types {expected}, not {found}")
     return augment

@@ -1,4 +1,4 @@
-"""Curiosity (Pathak et al. 2017): the prediction errors of a learner's own model are rewards, too.
+"""Curiosity (Pathak et al. 2017): the prediction errors of a learned model are added to the rewards.
 
 bonus = scale / 2 |forward(phi(o), a) - phi(o')|^2
 """
@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from shoal.distributed.mesh import DATA, psum
+from shoal.distributed.mesh import psum
 from shoal.learners import gradients, observations
-from shoal.learners.minibatches import arrange, shuffles, stratify
+from shoal.learners.context import data_axes
+from shoal.learners.minibatches import draw_orders, gather_minibatches
 from shoal.learners.ppo_config import PPOConfig
 from shoal.learners.wrappers.curiosity_model import (
     Model,
@@ -40,14 +41,14 @@ class WithCuriosity(NamedTuple):
 
 
 class Intrinsic(NamedTuple):
-    """Sums of bonuses: in the running episodes, and the mean of the episodes that ended last."""
+    """Sums of bonuses: of the running episodes, and the mean over the episodes that ended last."""
 
     running: Array  # (E,)
     finished: Array  # (), NaN until an episode has ended
 
 
 class CuriositySetup(NamedTuple):
-    """The static arguments of the functions below."""
+    """What is fixed when a learner is made: the first argument of the functions below."""
 
     config: PPOConfig
     spec: EnvSpec
@@ -56,18 +57,18 @@ class CuriositySetup(NamedTuple):
     shards: int = 1
 
     @property
-    def data(self) -> tuple[str, ...]:
+    def data_axes(self) -> tuple[str, ...]:
         """The mapped axes over which a learner's environments are divided."""
-        return (DATA,) if self.shards > 1 else ()
+        return data_axes(self.shards)
 
 
-def curious(
+def add_curiosity(
     learner: Learner, config: PPOConfig, spec: EnvSpec, axes: tuple[str, ...] = (), shards: int = 1
 ) -> Learner:
     """The learner with a curiosity model, whose prediction errors are a bonus (`Rollout.bonus`).
 
-    Parameters, optimiser, private state and anchor become pairs (`WithCuriosity`): exchanges mix both parts,
-    and call the second `curiosity`. The statistics are the learner's own.
+    Parameters, optimiser, private state and anchor become pairs (`WithCuriosity`). Exchanges mix both parts;
+    the second is called `curiosity`. The statistics are the learner's own.
     """
     setup = CuriositySetup(config, spec, learner, axes, shards)
     return Learner(
@@ -131,18 +132,18 @@ def init(setup: CuriositySetup, key: Array) -> LearnerState:
 def act(
     setup: CuriositySetup, state: LearnerState, obs: Tree, noise: Tree, episode_starts: Array | None = None
 ) -> tuple[Tree, WithCuriosity]:
-    """The policy's actions."""
+    """The policy's actions, and the private state."""
     action, private = setup.learner.act(policy_of(state), obs, noise, episode_starts)
     return action, state.private._replace(policy=private)
 
 
 def for_evaluation(setup: CuriositySetup, state: LearnerState, num_envs: int) -> LearnerState:
-    """The policy made ready; the model is not used in evaluation."""
+    """The policy for `num_envs` other environments; the model is not used in evaluation."""
     return replace_policy(state, setup.learner.for_evaluation(policy_of(state), num_envs))
 
 
 def on_restart(setup: CuriositySetup, state: LearnerState) -> LearnerState:
-    """Before new episodes: their bonuses count from 0."""
+    """The learner before new episodes: bonuses count from 0."""
     state = replace_policy(state, setup.learner.on_restart(policy_of(state)))
     sums = state.private.curiosity
     return state._replace(
@@ -170,7 +171,7 @@ def update(
 
 
 def standardise(setup: CuriositySetup, state: LearnerState, rollout: Rollout) -> Rollout:
-    """The rollout's observations as the policy that acted saw them."""
+    """The rollout with its observations standardised as the policy that acted saw them."""
     moments, clip = state.statistics.obs, setup.config.inputs.clip_obs
     return rollout._replace(
         obs=observations.standardise(rollout.obs, moments, clip),
@@ -181,9 +182,9 @@ def standardise(setup: CuriositySetup, state: LearnerState, rollout: Rollout) ->
 def compute_bonus(setup: CuriositySetup, model: Model, rollout: Rollout) -> Array:
     """The bonus of every step, (T, E): 0 where an environment was reset."""
     obs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rollout.obs, rollout.last_obs)
-    pictures = any(is_image(box) for box in observations.named(setup.spec.observation).values())
-    # A whole rollout of pictures would not fit in memory at once.
-    features = jax.lax.map(model.encode, obs) if pictures else model.encode(obs)
+    images = any(is_image(box) for box in observations.named(setup.spec.observation).values())
+    # A whole rollout of images would not fit in memory at once.
+    features = jax.lax.map(model.encode, obs) if images else model.encode(obs)
     action = action_numbers(setup.spec.action, rollout.action)
     error = forward_error(model, features[:-1], action, features[1:])
     return setup.config.curiosity.scale * jnp.where(rollout.valid, error, 0.0)
@@ -192,34 +193,33 @@ def compute_bonus(setup: CuriositySetup, model: Model, rollout: Rollout) -> Arra
 def add_bonuses(
     setup: CuriositySetup, sums: Intrinsic, rollout: Rollout, bonus: Array
 ) -> tuple[Intrinsic, dict[str, Array]]:
-    """Sum the bonuses of every episode; returns the sums and their metrics."""
+    """The sums of bonuses with a rollout's, and their metrics."""
     over = rollout.terminated | rollout.truncated
     running, totals = discounted_returns(sums.running, bonus, over, 1.0)
-    mean = weighted_mean(totals, over.astype(jnp.float32), setup.data)
-    any_over = psum(jnp.sum(over, dtype=jnp.int32), setup.data) > 0
+    mean = weighted_mean(totals, over.astype(jnp.float32), setup.data_axes)
+    any_over = psum(jnp.sum(over, dtype=jnp.int32), setup.data_axes) > 0
     finished = jnp.where(any_over, mean, sums.finished)
-    per_step = weighted_mean(bonus, rollout.valid.astype(jnp.float32), setup.data)
+    per_step = weighted_mean(bonus, rollout.valid.astype(jnp.float32), setup.data_axes)
     return Intrinsic(running, finished), {"curiosity/bonus": per_step, "curiosity/return": finished}
 
 
 def train_model(
     setup: CuriositySetup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[Model, Tree, dict[str, Array]]:
-    """Epochs of shuffled minibatches for the model."""
+    """Epochs of shuffled minibatches for the model; the rollout's observations are standardised."""
     config = setup.config
     next_obs = jax.tree.map(
         lambda x, last: jnp.concatenate([x[1:], last[None]]), rollout.obs, rollout.last_obs
     )
     weight = rollout.valid.astype(jnp.float32)
     batch = trees.merge_axes(Transitions(rollout.obs, rollout.action, next_obs, weight))
-    strata = stratify(config.num_steps, config.num_envs, config.num_minibatches, setup.shards)
-    orders = shuffles(
-        key, config.update_epochs, config.num_steps, strata, config.num_minibatches, setup.shards
+    orders = draw_orders(
+        key, config.update_epochs, config.num_steps, config.num_envs, config.num_minibatches, setup.shards
     )
     step = partial(take_step, setup, state.hypers.max_grad_norm)
 
     def epoch(carry, blocks):
-        carry, metrics = jax.lax.scan(step, carry, arrange(batch, blocks))
+        carry, metrics = jax.lax.scan(step, carry, gather_minibatches(batch, blocks))
         return carry, jax.tree.map(jnp.mean, metrics)
 
     start = (state.params.curiosity, state.opt_state.curiosity)
@@ -235,7 +235,7 @@ def take_step(
     loss = partial(curiosity_loss, setup.config.curiosity.beta, setup.spec.action)
     gradient = jax.grad(loss, has_aux=True)
     found = gradients.accumulate_gradients(gradient, model, batch, setup.config.network.grad_accumulation)
-    found, num_valid = psum((found, jnp.sum(batch.weight)), setup.data)  # sums, over devices too
+    found, num_valid = psum((found, jnp.sum(batch.weight)), setup.data_axes)  # sums, over devices too
     grads, metrics = jax.tree.map(lambda x: x / jnp.maximum(num_valid, 1.0), found)
     grads = gradients.pmean(grads, setup.axes)
     updates, opt_state = optimiser(setup.config, max_grad_norm).update(grads, opt_state, model)
@@ -243,6 +243,6 @@ def take_step(
 
 
 def optimiser(config: PPOConfig, max_grad_norm: Array) -> optax.GradientTransformation:
-    """The model's Adam, on a gradient of bounded norm."""
+    """Adam on a gradient of bounded norm."""
     bounded = optax.clip_by_global_norm(max_grad_norm)
     return optax.flatten(optax.chain(bounded, gradients.optimiser("adam", config.curiosity.learning_rate)))

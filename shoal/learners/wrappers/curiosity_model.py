@@ -1,10 +1,11 @@
 """The curiosity model (Pathak et al. 2017): it predicts the features of the next observation.
 
 phi(o)               features of an observation
-inverse(phi, phi')   the action that led from one to the next; so phi keeps only what actions change
-forward(phi, a)      the next features
+inverse(phi, phi')   predicts the action between two observations, so that phi keeps what actions change
+forward(phi, a)      predicts the features of the next observation
 
-Both errors train the features, the predicted ones too (equation 7 of the paper, without stopped gradients).
+The gradients of both errors reach all features, also the predicted ones (equation 7 of the paper, without
+stopped gradients).
 """
 
 from math import prod
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.nets.actor_critic import Encoder, make_encoder
+from shoal.nets.encoders import Encoder, make_encoder
 from shoal.nets.layers import MLP
 from shoal.ops.distributions import distribution_for
 from shoal.types import ActionSpace, Box, Discrete, EnvSpec, MultiDiscrete, Tree
@@ -36,7 +37,7 @@ class Model(eqx.Module):
 
 
 class Transitions(NamedTuple):
-    """Samples to learn from."""
+    """Samples of the model."""
 
     obs: Tree  # (B, ...)
     action: Tree  # (B, ...)
@@ -45,7 +46,7 @@ class Transitions(NamedTuple):
 
 
 def make_model(key: Array, spec: EnvSpec, size: int, images: str) -> Model:
-    """Three networks of one hidden layer each; pictures go through convolutions first."""
+    """Three networks of one hidden layer each, after a convolutional encoder of images."""
     key_encoder, key_features, key_inverse, key_forward = jax.random.split(key, 4)
     init = jax.nn.initializers.he_uniform()
     encoder = make_encoder(key_encoder, spec.observation, images, init)
@@ -71,12 +72,12 @@ def curiosity_loss(
 
 
 def forward_error(model: Model, before: Array, action: Array, after: Array) -> Array:
-    """|forward(phi, a) - phi'|^2 / 2; all but the last axis remain."""
+    """|forward(phi, a) - phi'|^2 / 2, summed over the last axis."""
     return jnp.sum((model.forward(jnp.concatenate([before, action], -1)) - after) ** 2, -1) / 2
 
 
 def inverse_error(model: Model, space: ActionSpace, before: Array, after: Array, action: Tree) -> Array:
-    """-log p(a | phi, phi'), summed over the parts of an action; the mean squared error of real ones."""
+    """-log p(a | phi, phi'), summed over an action's parts; of continuous ones the mean squared error."""
     guess = model.inverse(jnp.concatenate([before, after], -1))
     if isinstance(space, Box):
         return jnp.mean((guess - action_numbers(space, action)) ** 2, -1)
@@ -84,7 +85,7 @@ def inverse_error(model: Model, space: ActionSpace, before: Array, after: Array,
 
 
 def action_numbers(space: ActionSpace, action: Tree) -> Array:
-    """An action as a vector: choices one-hot, switches 0 and 1, real numbers scaled.
+    """An action as a vector: choices are one-hot, switches 0 or 1, continuous numbers scaled.
 
     >>> action_numbers(MultiDiscrete((2, 3)), jnp.array([1, 0])).tolist()
     [0.0, 1.0, 1.0, 0.0, 0.0]
@@ -101,7 +102,7 @@ def action_numbers(space: ActionSpace, action: Tree) -> Array:
 
 
 def scale_action(box: Box, action: Array) -> Array:
-    """Real actions clipped to their box, and scaled to -1 to 1 where it has bounds.
+    """Continuous actions clipped to their bounds; scaled to [-1, 1] where both bounds are finite.
 
     >>> box = Box((2,), np.array([0.0, -np.inf]), np.array([4.0, np.inf]))
     >>> scale_action(box, jnp.array([5.0, 5.0])).tolist()

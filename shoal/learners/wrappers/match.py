@@ -9,13 +9,13 @@ from shoal.errors import ShoalError
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
 
-def match(first: Learner, second: Learner, spec: EnvSpec) -> Learner:
-    """A learner that only plays: `first` plays for the first team, `second` for all others.
+def make_match(first: Learner, second: Learner, spec: EnvSpec) -> Learner:
+    """A learner that only acts: `first` controls the first team, `second` all others.
 
     Its state is `join(first_state, second_state)`.
     """
     if len(set(spec.teams)) < 2:
-        raise ShoalError(f"{spec.name} has one team, so there is no opponent")
+        raise ShoalError(f"{spec.name} has one team: there is no opponent")
     sides = (first, second)
     mine = np.array(spec.teams) == 0
 
@@ -38,14 +38,14 @@ def match(first: Learner, second: Learner, spec: EnvSpec) -> Learner:
 
 
 def join(first: LearnerState, second: LearnerState) -> LearnerState:
-    """Two states as one, in pairs."""
+    """Two states as one, whose fields are pairs."""
     return LearnerState(*zip(first, second, strict=True))
 
 
 def split(state: LearnerState, index: int) -> LearnerState:
-    """One of two states."""
+    """One of the two states: the inverse of `join`."""
     return LearnerState(*(field[index] for field in state))
 
 
 def _refuse(key: Array, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, dict[str, Array]]:
-    raise ShoalError("a match has no updates")
+    raise ShoalError("the learners of a match do not learn")

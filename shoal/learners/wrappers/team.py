@@ -1,8 +1,8 @@
-"""Teams: several agents in one environment, with the learner of a single agent.
+"""Teams: several agents in one environment, with learners of a single agent.
 
-The agents that play by one policy count as environments: n agents in each of E environments make a learner
-with E n environments. So a team needs no algorithm of its own. This file adds who plays by which policy, what
-an agent's critic sees of the others, which agents are alive, and which policies learn when.
+The agents that follow one policy count as environments: for n agents in each of E environments the learner
+has E n environments. So teams need no algorithm of their own. This file adds which policy each agent follows,
+what its critic sees of the others, which agents are alive, and which policies learn when.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from shoal.learners.wrappers.team_roles import (
     Role,
     TeamPrivate,
     TeamSetup,
-    by_agent,
+    join_agents,
     join_parts,
     join_states,
     merge_agents,
-    past_self,
-    role_agents,
-    role_part,
+    past_state,
     role_state,
+    take_agents,
+    take_part,
 )
-from shoal.learners.wrappers.team_views import ALIVE, leading, sight, sight_space
+from shoal.learners.wrappers.team_views import ALIVE, agent_axis, agent_space, observe_agents
 from shoal.ops import trees
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
@@ -38,13 +38,15 @@ LearnerMaker = Callable[[EnvSpec, int], Learner]
 """(the spec of one agent, the number of environments) -> the learner of a policy."""
 
 
-def team(make: LearnerMaker, config: TeamConfig, spec: EnvSpec, num_envs: int, shards: int = 1) -> Learner:
-    """The learner of all agents of an environment, made of learners of one agent.
+def make_team(
+    make: LearnerMaker, config: TeamConfig, spec: EnvSpec, num_envs: int, shards: int = 1
+) -> Learner:
+    """The learner of all agents of an environment, made of one learner for each policy.
 
-    Where there are several policies, every field of the state is a dictionary by their names; they share
-    the hypers.
+    With several policies, every field of the state is a dictionary by their names, except the hypers, which
+    they share.
     """
-    agent_spec = EnvSpec(spec.name, spec.backend, sight_space(config, spec), spec.action)
+    agent_spec = EnvSpec(spec.name, spec.backend, agent_space(config, spec), spec.action)
     roles = tuple(
         Role(name, agents, make(agent_spec, num_envs * len(agents)), number not in config.freeze)
         for number, (name, agents) in enumerate(mapping(config, spec).items())
@@ -71,19 +73,17 @@ def check(setup: TeamSetup, num_envs: int) -> None:
     """Raise where settings and environment do not fit."""
     teams = len(set(setup.spec.teams))
     if setup.config.past_selves and teams < 2:
-        raise ShoalError(f"team.past_selves play against a team, but {setup.spec.name} has only one")
+        raise ShoalError(f"team.past_selves needs two teams or more; {setup.spec.name} has only one")
     if setup.config.past_selves and num_envs // setup.shards % (2 * teams):
         raise ShoalError(f"with team.past_selves, num_envs must be a multiple of {2 * teams} on each device")
     if setup.config.freeze_every and len(setup.roles) < 2:
-        raise ShoalError(
-            "team.freeze_every lets policies learn in turn, but there is only one: see team.policies"
-        )
+        raise ShoalError("team.freeze_every needs two policies or more; there is only one: see team.policies")
     if not any(role.learns for role in setup.roles):
-        raise ShoalError("all policies are frozen: nothing would be learned")
+        raise ShoalError("team.freeze: all policies are frozen, so nothing would be learned")
 
 
 def init(setup: TeamSetup, key: Array) -> LearnerState:
-    """New policies."""
+    """New policies, each with its past selves."""
     keys = [jax.random.fold_in(key, number) for number in range(len(setup.roles))]
     states = [role.learner.init(key) for role, key in zip(setup.roles, keys, strict=True)]
     past, rival = (), ()
@@ -109,28 +109,28 @@ def draw(setup: TeamSetup, key: Array, shape: tuple[int, int]) -> Tree:
 def act(
     setup: TeamSetup, state: LearnerState, obs: Tree, noise: Tree, episode_starts: Array
 ) -> tuple[Tree, TeamPrivate]:
-    """Actions of all agents, (E, A, ...); in some environments a past self plays for a team."""
-    seen, num_envs = sight(setup.config, setup.spec, obs), episode_starts.shape[0]
+    """Actions of all agents, (E, A, ...); in some environments a past self controls a team."""
+    seen, num_envs = observe_agents(setup.config, setup.spec, obs), episode_starts.shape[0]
     actions, privates = [], []
     for role in setup.roles:
         merge = partial(merge_agents, setup, role, axis=0)
-        own_noise = trees.merge_axes(role_part(setup, noise, role))
+        own_noise = trees.merge_axes(take_part(setup, noise, role))
         inputs = (merge(seen), own_noise, jnp.repeat(episode_starts, len(role.agents)))
         action, private = role.learner.act(role_state(setup, state, role), *inputs)
         if setup.config.past_selves:
-            former = role.learner.act(past_self(setup, state, role), *inputs)
-            theirs = merge(rivals(setup, num_envs) & (state.private.rival >= 0))
+            former = role.learner.act(past_state(setup, state, role), *inputs)
+            theirs = merge(past_self_mask(setup, num_envs) & (state.private.rival >= 0))
             action = trees.where_rows(theirs, former[0], action)
             private = replace_by_env(role.learner.by_env, theirs, former[1], private)
         actions.append(trees.split_axis(action, num_envs))
         privates.append(private)
-    return by_agent(setup, actions, axis=1), state.private._replace(players=join_parts(setup, privates))
+    return join_agents(setup, actions, axis=1), state.private._replace(players=join_parts(setup, privates))
 
 
 def replace_by_env(by_env: Tree, where: Array, other: Tree, private: Tree) -> Tree:
-    """The private state with parts of another one, for the environments that `where` marks.
+    """The private state with another one's parts in the environments that `where` marks.
 
-    What acting did not change is the same object in both and is kept: it may have fewer environments.
+    A part that is the same object in both is kept: acting did not change it, and it may have another shape.
     """
     replace = lambda old, new: new if old is new else trees.where_rows(where, old, new)
     choose = lambda split, old, new: jax.tree.map(replace, old, new) if split else new
@@ -140,10 +140,10 @@ def replace_by_env(by_env: Tree, where: Array, other: Tree, private: Tree) -> Tr
 def update(
     setup: TeamSetup, key: Array, state: LearnerState, rollout: Rollout
 ) -> tuple[LearnerState, dict[str, Array]]:
-    """Every policy learns from its agents' samples, unless it is frozen."""
+    """Every policy that is not frozen learns from the samples of its agents."""
     samples = per_agent_rollout(setup, rollout)
-    if setup.config.past_selves:  # no policy learns from what a past self did
-        own = ~rivals(setup, samples.valid.shape[1])[None]
+    if setup.config.past_selves:  # no policy learns from a past self's actions
+        own = ~past_self_mask(setup, samples.valid.shape[1])[None]
         samples = samples._replace(valid=samples.valid & own)
     states, metrics = [], []
     for number, role in enumerate(setup.roles):
@@ -167,7 +167,7 @@ def update(
 def update_past(
     setup: TeamSetup, key: Array, private: TeamPrivate, states: list[LearnerState]
 ) -> TeamPrivate:
-    """Count the update, keep a version of each policy when it is due, draw which one plays next."""
+    """The private state after an update: the count, the versions kept, and the one that plays next."""
     count = private.num_updates + 1
     if not (size := setup.config.past_selves):
         return private._replace(num_updates=count)
@@ -182,7 +182,7 @@ def update_past(
 
 
 def merge_metrics(setup: TeamSetup, metrics: list[dict[str, Array]]) -> dict[str, Array]:
-    """The mean of the policies' metrics, and each policy's by its name where there are several."""
+    """The mean of the policies' metrics; with several policies also each one's, by its name."""
     if len(metrics) == 1:
         return metrics[0]
     mean = jax.tree.map(lambda *x: sum(x) / jnp.float32(len(x)), *metrics)
@@ -195,7 +195,7 @@ def merge_metrics(setup: TeamSetup, metrics: list[dict[str, Array]]) -> dict[str
 
 
 def for_evaluation(setup: TeamSetup, state: LearnerState, num_envs: int) -> LearnerState:
-    """The policies made ready; past selves do not play."""
+    """The policies for `num_envs` other environments; past selves do not play."""
     states = [
         role.learner.for_evaluation(role_state(setup, state, role), num_envs * len(role.agents))
         for role in setup.roles
@@ -206,14 +206,14 @@ def for_evaluation(setup: TeamSetup, state: LearnerState, num_envs: int) -> Lear
 
 
 def on_restart(setup: TeamSetup, state: LearnerState) -> LearnerState:
-    """Before new episodes."""
+    """The policies before new episodes."""
     states = [role.learner.on_restart(role_state(setup, state, role)) for role in setup.roles]
     players = join_parts(setup, [one.private for one in states])
     return state._replace(private=state.private._replace(players=players))
 
 
 def distance(setup: TeamSetup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:
-    """The distance of two teams' policies at each agent's observation, (..., A)."""
+    """The distance between two teams' policies at each agent's observation, (..., A)."""
     call = lambda learner, mine, theirs, seen: learner.distance(mine, theirs, seen)
     return call_roles(setup, call, (state, other), obs)
 
@@ -233,22 +233,22 @@ def call_roles(
 ) -> Tree:
     """A function of each policy's learner at its agents' observations, (..., A, ...).
 
-    The states may lack the private parts.
+    The states may come without their private parts.
     """
-    seen, axis = sight(setup.config, setup.spec, obs), leading(setup.spec, obs)
+    seen, axis = observe_agents(setup.config, setup.spec, obs), agent_axis(setup.spec, obs)
     bare = [one._replace(private=TeamPrivate((), ()), opt_state=(), anchor=()) for one in states]
 
     def call_role(role: Role) -> Tree:
         own = [role_state(setup, one, role) for one in bare]
-        return call(role.learner, *own, role_agents(setup, role, seen, axis))
+        return call(role.learner, *own, take_agents(setup, role, seen, axis))
 
-    return by_agent(setup, [call_role(role) for role in setup.roles], axis)
+    return join_agents(setup, [call_role(role) for role in setup.roles], axis)
 
 
 def per_agent_rollout(setup: TeamSetup, rollout: Rollout) -> Rollout:
-    """The rollout with every field per agent, (T, E, A, ...); samples of dead agents are not valid.
+    """The rollout with every field per agent, (T, E, A, ...); the samples of dead agents are not valid.
 
-    For an agent that dies before the episode ends, the episode is terminated.
+    Where an agent dies before the episode ends, the episode is terminated for it.
     """
     shape = rollout.reward.shape
     per_agent = lambda x: jnp.broadcast_to(x[..., None], shape)
@@ -264,22 +264,22 @@ def per_agent_rollout(setup: TeamSetup, rollout: Rollout) -> Rollout:
         reward = reward @ jnp.asarray(sides[:, None] == sides[None], jnp.float32)
     peer_targets = tuple(one._replace(weight=per_agent(one.weight)) for one in rollout.peer_targets)
     return Rollout(
-        obs=sight(setup.config, setup.spec, rollout.obs),
+        obs=observe_agents(setup.config, setup.spec, rollout.obs),
         action=rollout.action,
         reward=reward,
         terminated=terminated,
         truncated=truncated,
         valid=valid,
-        last_obs=sight(setup.config, setup.spec, rollout.last_obs),
+        last_obs=observe_agents(setup.config, setup.spec, rollout.last_obs),
         peer_targets=peer_targets,
         episode_starts=per_agent(rollout.episode_starts),
     )
 
 
-def rivals(setup: TeamSetup, num_envs: int) -> Array:
-    """Which agents a past self plays for, (E, A).
+def past_self_mask(setup: TeamSetup, num_envs: int) -> Array:
+    """Which agents a past self controls, (E, A).
 
-    With n teams, of every 2 n environments the first n have none, the others one team each.
+    With n teams: of every 2 n environments, the first n have none, and each of the others one team.
     """
     teams = np.array(setup.spec.teams)
     first = jax.lax.axis_index(DATA) * num_envs if setup.shards > 1 else 0

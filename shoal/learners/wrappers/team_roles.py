@@ -1,4 +1,4 @@
-"""The policies of a team: who plays by which, and their states kept side by side as one."""
+"""The policies of a team: which agents follow each, and their states joined into one."""
 
 from functools import partial
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from shoal.types import EnvSpec, Learner, LearnerState, Tree
 
 
 class Role(NamedTuple):
-    """One policy: the agents that play by it, and whether it learns."""
+    """One policy: the agents that follow it, and whether it learns."""
 
     name: str
     agents: tuple[int, ...]
@@ -23,7 +23,7 @@ class Role(NamedTuple):
 
 
 class TeamSetup(NamedTuple):
-    """The static arguments of a team's functions."""
+    """What is fixed when a team is made: the first argument of its functions."""
 
     config: TeamConfig
     spec: EnvSpec
@@ -40,7 +40,7 @@ class TeamPrivate(NamedTuple):
     rival: Array | tuple[()] = ()  # () int32: which of them plays now; -1 for none
 
 
-def by_agent(setup: TeamSetup, each: list[Tree], axis: int) -> Tree:
+def join_agents(setup: TeamSetup, each: list[Tree], axis: int) -> Tree:
     """The policies' results joined along an axis, in the order of the agents."""
     if len(each) == 1:
         return each[0]
@@ -50,7 +50,7 @@ def by_agent(setup: TeamSetup, each: list[Tree], axis: int) -> Tree:
 
 def role_state(setup: TeamSetup, state: LearnerState, role: Role) -> LearnerState:
     """One policy's state."""
-    part = partial(role_part, setup, role=role)
+    part = partial(take_part, setup, role=role)
     return LearnerState(
         params=part(state.params),
         statistics=part(state.statistics),
@@ -61,14 +61,14 @@ def role_state(setup: TeamSetup, state: LearnerState, role: Role) -> LearnerStat
     )
 
 
-def past_self(setup: TeamSetup, state: LearnerState, role: Role) -> LearnerState:
-    """The state of the earlier version of a policy that plays now."""
-    params, statistics = trees.take(role_part(setup, state.private.past, role), state.private.rival)
+def past_state(setup: TeamSetup, state: LearnerState, role: Role) -> LearnerState:
+    """One policy's state, with the earlier version that plays now."""
+    params, statistics = trees.take(take_part(setup, state.private.past, role), state.private.rival)
     return role_state(setup, state, role)._replace(params=params, statistics=statistics)
 
 
 def join_states(setup: TeamSetup, states: list[LearnerState]) -> LearnerState:
-    """The policies' states as one; its private state is that of the players. Hypers are shared."""
+    """The policies' states as one; the hypers are shared."""
     join = partial(join_parts, setup)
     return LearnerState(
         params=join([one.params for one in states]),
@@ -81,7 +81,7 @@ def join_states(setup: TeamSetup, states: list[LearnerState]) -> LearnerState:
 
 
 def join_parts(setup: TeamSetup, each: list[Tree]) -> Tree:
-    """Each policy's part by its name; a single policy's part alone; () where all are empty."""
+    """Each policy's part by its name; with a single policy its part; () where all are empty."""
     if len(each) == 1:
         return each[0]
     if all(isinstance(part, tuple) and not part for part in each):
@@ -89,14 +89,14 @@ def join_parts(setup: TeamSetup, each: list[Tree]) -> Tree:
     return {role.name: part for role, part in zip(setup.roles, each, strict=True)}
 
 
-def role_part(setup: TeamSetup, whole: Tree, role: Role) -> Tree:
-    """One policy's part: the way back from `join_parts`."""
+def take_part(setup: TeamSetup, whole: Tree, role: Role) -> Tree:
+    """One policy's part: the inverse of `join_parts`."""
     if len(setup.roles) == 1 or not isinstance(whole, dict):
         return whole
     return whole[role.name]
 
 
-def role_agents(setup: TeamSetup, role: Role, tree: Tree, axis: int) -> Tree:
+def take_agents(setup: TeamSetup, role: Role, tree: Tree, axis: int) -> Tree:
     """One policy's agents, along the axis of agents."""
     if len(setup.roles) == 1:
         return tree
@@ -104,6 +104,6 @@ def role_agents(setup: TeamSetup, role: Role, tree: Tree, axis: int) -> Tree:
 
 
 def merge_agents(setup: TeamSetup, role: Role, tree: Tree, axis: int) -> Tree:
-    """(..., E, A, ...) -> (..., E n, ...): a policy's agents as environments; `axis` is that of E."""
+    """(..., E, A, ...) -> (..., E n, ...): a policy's n agents as environments; `axis` is that of E."""
     merge = lambda x: x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
-    return jax.tree.map(merge, role_agents(setup, role, tree, axis + 1))
+    return jax.tree.map(merge, take_agents(setup, role, tree, axis + 1))
