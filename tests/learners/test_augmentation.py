@@ -18,8 +18,8 @@ from shoal.errors import ShoalError
 from shoal.learners import ppo
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig
-from shoal.learners.wrappers.augmentation import augmented
-from shoal.learners.wrappers.curiosity import WithCuriosity, curious
+from shoal.learners.wrappers.augmentation import add_augmentation
+from shoal.learners.wrappers.curiosity import WithCuriosity, add_curiosity
 from shoal.nets.actor_critic import actor_critic
 from shoal.ops import trees
 from shoal.runs import checkpoint
@@ -64,13 +64,13 @@ SPEC = from_jax(plane()).spec
 def explorer(config, shards=1):
     """A curious learner."""
     context = LearnerContext(num_updates=10, shards=shards, network=NETWORK)
-    return curious(ppo.ppo(config, SPEC, context), config, SPEC, (), shards)
+    return add_curiosity(ppo.ppo(config, SPEC, context), config, SPEC, (), shards)
 
 
 @cache
 def begun():
     """The compiled update of an augmented and curious learner, and its state after some steps."""
-    learner = augmented(explorer, CURIOUS, SPEC)
+    learner = add_augmentation(explorer, CURIOUS, SPEC)
     state = drawn_by_numpy(learner.init)(KEY)
     assert [x.shape for x in sums(state)] == [(2,), (2,)]
     return jax.jit(learner.update), per_env(state, np.float32([0.5, 2.0]), np.float32([3.0, 1.0]))
@@ -127,7 +127,7 @@ def test_an_update_is_that_of_a_learner_who_saw_all_variants():
 def test_devices_that_share_a_learner_change_no_numbers():
     """Each with one of its two environments, and the variants of that."""
     update, one = begun()
-    learner = augmented(partial(explorer, shards=2), CURIOUS, SPEC)
+    learner = add_augmentation(partial(explorer, shards=2), CURIOUS, SPEC)
     by_env = jax.tree.map(lambda split: 0 if split else None, learner.by_env)
     by_env = LearnerState(None, None, None, None, private=by_env, anchor=None)
     axes = (None, by_env, Rollout(1, 1, 1, 1, 1, 1, last_obs=0))

@@ -48,7 +48,7 @@ VECTOR = EnvSpec("vector", "jax", Box((3,)), Discrete(3))
 def learner():
     network = plainly(actor_critic(hidden=(8,)))
     plain = ppo.ppo(CONFIG, VECTOR, LearnerContext(num_updates=10, network=network))
-    return plain, curious(plain, CONFIG, VECTOR)
+    return plain, add_curiosity(plain, CONFIG, VECTOR)
 
 
 @cache
@@ -126,7 +126,7 @@ def test_the_bonus_by_hand():
 
 def test_the_policy_learns_from_both_rewards_and_from_nothing_else():
     """As without curiosity from 0.5 reward + 3 bonus; the model's loss does not move it."""
-    told = rollout()._replace(reward=np.float32(0.5 * rollout().reward + 3 * bonus_by_hand()))
+    both = rollout()._replace(reward=np.float32(0.5 * rollout().reward + 3 * bonus_by_hand()))
     key_policy, _ = jax.random.split(KEY)
     alone, metrics = plain_update()(key_policy, policy_of(state()), both)
     after, found = updated()

@@ -243,7 +243,7 @@ def test_the_chance_of_a_random_action_falls_linearly_with_known_values():
     setup = dqn.DQNSetup(with_settings(DQNConfig(), **BASE), SPEC, 4, num_updates=100)
     state = changed(ready(lab()[1].init(KEY)), exploration_initial=1.0, exploration_final=0.2)
     at = lambda state, steps: state._replace(private=state.private._replace(num_steps=np.int32(steps)))
-    exploration = jax.jit(partial(dqn.exploration, setup))
+    exploration = jax.jit(partial(dqn.epsilon, setup))
     for steps, chance in {0: 1.0, 100: 0.8, 200: 0.6, 400: 0.2, 401: 0.2, 800: 0.2}.items():
         np.testing.assert_allclose(exploration(at(state, steps)), chance, rtol=1e-6)
     now = at(changed(state, exploration_initial=0.6, exploration_final=0.0), 100)

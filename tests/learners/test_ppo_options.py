@@ -100,7 +100,7 @@ def assert_equal(a, b):
 )
 def test_rewards_between_their_bounds(settings, expected):
     config = with_settings(PPOConfig(), **settings)
-    found = targets.clip_rewards(config, begun(config).hypers, np.float32([-7.0, -0.5, 3.0]))
+    found = clip_rewards(config, begun(config).hypers, np.float32([-7.0, -0.5, 3.0]))
     assert found.tolist() == expected
 
 
@@ -123,7 +123,7 @@ def test_targets_are_rewards_to_go_with_a_bounded_value_where_they_are_cut_off(s
     state = state._replace(params=state.params._replace(critic=np.float32([10.0, 0.0, 0.0, 0.0])))
     if config.value.bootstrap_clip == "dynamic":
         state = state._replace(private=state.private._replace(reward_range=np.float32(SEEN)))
-    batch = jax.device_get(compiled(ppo.assess, config)(state, rollout))
+    batch = jax.device_get(compiled(ppo.make_batch, config)(state, rollout))
     obs = np.concatenate([rollout.obs, rollout.last_obs[None]])
     terminated, truncated = rollout.terminated, rollout.truncated
     expected, kinds = np.zeros((8, 4)), set()
@@ -135,7 +135,7 @@ def test_targets_are_rewards_to_go_with_a_bounded_value_where_they_are_cut_off(s
         expected[t, e] = sum(rewards) + 0.5 ** (last + 1 - t) * bootstrap
     assert {(True, False), (False, True), (False, False)} <= kinds
     np.testing.assert_allclose(np.where(rollout.valid, batch.target.reshape(8, 4), 0), expected, atol=1e-5)
-    plain = compiled(ppo.assess, replace(SMALL, gamma=0.5))(state, rollout)
+    plain = compiled(ppo.make_batch, replace(SMALL, gamma=0.5))(state, rollout)
     assert_equal(batch.advantage, plain.advantage)
     assert np.any(batch.target != plain.target)
 
@@ -200,7 +200,7 @@ def test_moments_include_targets_before_the_epochs_and_values_use_the_old_ones(m
     moments = empty()
     for seed in (4, 5):
         rollout = rollout_of(seed)
-        mean, deviation = float(moments.mean), float(targets.deviation(moments))
+        mean, deviation = float(moments.mean), float(ppo_batch.deviation(moments))
         said = np.concatenate([rollout.obs, rollout.last_obs[None]]) @ np.array([1.0, 2.0, 0.0, 0.0])
         told = np.float32(mean + deviation * said)
         ends = (rollout.terminated, rollout.truncated, rollout.valid)
@@ -212,7 +212,7 @@ def test_moments_include_targets_before_the_epochs_and_values_use_the_old_ones(m
         np.testing.assert_allclose(batch.advantage, advantage.reshape(-1), atol=1e-4)
         spread = np.sqrt(float(moments.m2 / moments.count))
         np.testing.assert_allclose(batch.target, (target - moments.mean) / spread, atol=1e-4)
-        np.testing.assert_allclose(batch.value, (values[:-1].reshape(-1) - moments.mean) / spread, atol=1e-4)
+        np.testing.assert_allclose(batch.value, (told[:-1].reshape(-1) - moments.mean) / spread, atol=1e-4)
     valid = np.asarray(batch.weight) > 0
     assert abs(float(np.mean(batch.target[valid]))) < 1
 
@@ -228,14 +228,18 @@ def test_every_epoch_but_the_first_has_new_advantages(config):
 
     @jax.jit
     def minibatches(state, batch):
-        parts = partial(arrange, ppo.normalise_targets(setup, state, batch))
-        parts = jax.vmap(parts)(shuffles(KEY, 2, 8, stratify(8, 4, 2), 2))  # (epoch, minibatch, ...)
-        weighed = jax.vmap(jax.vmap(partial(weigh, config.norm_adv, ())))(parts.advantage, parts.weight)
+        parts = partial(gather_minibatches, ppo_batch.normalise_targets(setup, state, batch))
+        parts = jax.vmap(parts)(shuffle_blocks(KEY, 2, 8, stratify(8, 4, 2), 2))  # (epoch, minibatch, ...)
+        weighed = jax.vmap(jax.vmap(partial(normalise_minibatch, config.norm_adv, ())))(
+            parts.advantage, parts.weight
+        )
         return parts._replace(advantage=weighed[0], weight=weighed[1])
 
-    assess, improve = compiled(ppo.assess, config), compiled(ppo.improve, config)
-    first = jax.device_get(assess(before, rollout))
-    state = ppo.update_target_moments(setup, before, first)  # of the first update: nothing is annealed yet
+    make_batch, take_step = compiled(ppo.make_batch, config), compiled(ppo.take_step, config)
+    first = jax.device_get(make_batch(before, rollout))
+    state = ppo_batch.update_target_moments(
+        setup, before, first
+    )  # of the first update: nothing is annealed yet
     carry = (state.params, state.opt_state)
     for epoch in range(2):
         now = first
@@ -245,7 +249,7 @@ def test_every_epoch_but_the_first_has_new_advantages(config):
             assert np.any(now.advantage != first.advantage)
         parts = jax.device_get(minibatches(state, now))
         for i in range(2):
-            carry, _ = improve(state, carry, jax.tree.map(lambda x: x[epoch, i], parts))  # noqa: B023
+            carry, _ = take_step(state, carry, jax.tree.map(lambda x: x[epoch, i], parts))  # noqa: B023
     assert_close(found.params, carry[0], rtol=1e-4, atol=1e-6)
     if config != RECALCULATED:
         off, _ = update_of(SMALL)(KEY, before, rollout)

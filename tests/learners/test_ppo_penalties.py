@@ -308,7 +308,7 @@ def test_the_gradient_of_the_proximal_term():
 
     @jax.jit
     def gradient_of(state, rollout):
-        batch = ppo.assess(setup, state, rollout)
+        batch = ppo.make_batch(setup, state, rollout)
         batch = batch._replace(weight=batch.weight / jnp.sum(batch.weight))
         return jax.grad(partial(ppo.loss, setup, state), has_aux=True)(state.params, batch)
 

@@ -92,7 +92,7 @@ def test_an_lstm_keeps_its_cell_at_the_start():
 def network(kind, hidden=(5,)):
     """One with random weights, none of them special."""
     spec = from_jax(probes.recall()).spec
-    shapes = jax.eval_shape(lambda: recurrent_actor_critic(kind, 6, hidden=hidden)(KEY, spec, 2))
+    shapes = jax.eval_shape(lambda: recurrent_actor_critic(kind, 6, Layers(hidden=hidden))(KEY, spec, 2))
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: np.float32(rng.normal(0, 0.4, leaf.shape)), shapes)
 
@@ -208,7 +208,7 @@ def made(kind, ending):
     """A learner, its setup, and compiled: the start of its worlds, a rollout, an update."""
     recipe = from_jax(ENDING[ending])
     config = with_settings(PPOConfig(), **SMALL, memory=kind, norm_obs=True, learning_rate=0.01)
-    network = plainly(recurrent_actor_critic(kind, 8, hidden=()))
+    network = plainly(recurrent_actor_critic(kind, 8, Layers(hidden=())))
     learner = ppo.ppo(config, recipe.spec, LearnerContext(num_updates=10, network=network))
     setup = ppo.PPOSetup(config, recipe.spec, distribution_for(recipe.spec.action), network, 10)
     env = recipe.build(np.zeros((1, 4), np.uint32), False)
@@ -255,14 +255,14 @@ def test_unrolling_a_rollout_repeats_what_acted(kind, ending):
     @jax.jit
     def look(carry, obs, episode_starts, action):
         obs = ppo.standardise(setup, state, obs)
-        outputs, carry = sequences.look(state.params, carry, obs, episode_starts)
+        outputs, carry = sequences.advance(state.params, carry, obs, episode_starts)
         return carry, setup.distribution.log_prob(outputs, action)
 
     carry, log_prob = state.private.carry, []
     for moment in zip(rollout.obs, rollout.episode_starts, rollout.action, strict=True):
         carry, chance = look(carry, *moment)
         log_prob.append(chance)
-    batch = jax.jit(partial(ppo.assess, setup))(after, rollout)
+    batch = jax.jit(partial(ppo.make_batch, setup))(after, rollout)
     np.testing.assert_allclose(batch.log_prob, np.stack(log_prob, 1), atol=1e-5)
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), after.private.carry, carry)
     jax.tree.map(np.testing.assert_array_equal, after.private.start, state.private.start)
@@ -302,8 +302,8 @@ def test_the_value_after_the_last_step_is_of_the_same_episode():
     eyes = jax.jit(partial(ppo.standardise, setup))
     obs, last_obs = (np.asarray(eyes(state, x)) for x in (rollout.obs, rollout.last_obs))
     seen, net = rollout._replace(obs=obs, last_obs=last_obs), state.params
-    replay = jax.jit(sequences.replay, static_argnames="by_moment")
-    _, value, last_value = replay(net, state.private.start, seen, by_moment=False)
+    unroll = jax.jit(sequences.unroll_rollout, static_argnames="by_step")
+    _, value, last_value = unroll(net, state.private.start, seen, by_step=False)
     judge = lambda obs: plain_unroll(net, obs, np.zeros(obs.shape[:2], bool), empty_carry(net, 4))[1]
     np.testing.assert_allclose(value[1:5], judge(obs[1:5]), atol=1e-5)  # from its first to its final one
     under_way = np.concatenate([obs[5:], last_obs[None]])
@@ -324,9 +324,11 @@ def test_evaluation_starts_with_an_empty_carry():
 
 
 def test_minibatches_are_of_whole_sequences_in_their_order():
-    order = jax.jit(lambda key: shuffles(key, 20, 1, stratify(1, 8, 4), 4))(KEY)
+    order = jax.jit(lambda key: shuffle_blocks(key, 20, 1, stratify(1, 8, 4), 4))(KEY)
     steps = np.arange(8)[:, None] * 100 + np.arange(5)[None]  # (E, T): environment and time
-    for parts in np.asarray(jax.jit(jax.vmap(lambda blocks: arrange(jnp.asarray(steps), blocks)))(order)):
+    for parts in np.asarray(
+        jax.jit(jax.vmap(lambda blocks: gather_minibatches(jnp.asarray(steps), blocks)))(order)
+    ):
         assert parts.shape == (4, 2, 5)
         assert np.all(parts % 100 == np.arange(5))
         assert np.all(parts // 100 == parts[..., :1] // 100)
@@ -399,7 +401,7 @@ def rememberer(learner):
 def by_hand(longest):
     recipe = from_jax(probes.recall(longest, shortest=longest - 1))
     config = with_settings(PPOConfig(), **SMALL | {"memory_size": 1}, memory="lstm")
-    network = plainly(recurrent_actor_critic("lstm", 1, hidden=()))
+    network = plainly(recurrent_actor_critic("lstm", 1, Layers(hidden=())))
     return recipe, rememberer(ppo.ppo(config, recipe.spec, LearnerContext(num_updates=1, network=network)))
 
 

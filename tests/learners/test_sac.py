@@ -184,8 +184,8 @@ def test_without_noise_a_visitor_does_the_tanh_of_the_mean_between_the_bounds(ch
     expected = LOW + (np.tanh(mean) + 1) / 2 * (HIGH - LOW)
     ready = learner.for_evaluation(state, 5)
     for _ in range(2):
-        action, memory = learner.act(visitor, obs, np.zeros((5, 2), np.float32))
-        visitor = visitor._replace(private=memory)
+        action, private = learner.act(ready, obs, np.zeros((5, 2), np.float32))
+        ready = ready._replace(private=private)
         np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -244,7 +244,7 @@ def test_targets_by_hand(alpha):
     config = setup(alpha=alpha, n_step=3)
     actor = saying([0.2, -0.3], [np.log(0.5), np.log(0.4)])
     params = Params(actor, (), (Says(2.0, 1.0), Says(-1.0, 1.5)), np.log(np.float32(0.7)))
-    hypers = sac.first_hypers(config)
+    hypers = sac.initial_hypers(config)
     found = jax.jit(lambda batch, noise: sac.targets(config, hypers, params, batch, noise))(
         batch, np.float32(noise)
     )
@@ -268,8 +268,8 @@ def test_more_entropy_than_the_target_lowers_the_temperature(optimiser):
     config = setup(optimiser=optimiser, alpha_learning_rate=0.1, target_entropy=-1.0)
     start = gradients.optimiser(optimiser, 0.0).init(jnp.float32(0))
     carry = (Params((), (), (), np.float32(0)), OptStates((), (), start))
-    state = LearnerState((), (), (), hypers=sac.first_hypers(config), private=())
-    step = jax.jit(partial(sac.improve_temperature, config, state, carry))
+    state = LearnerState((), (), (), hypers=sac.initial_hypers(config), private=())
+    step = jax.jit(partial(sac.update_temperature, config, state, carry))
     for entropy, sign in ((-0.5, -1), (-1.5, 1)):
         params, _ = step(np.float32(entropy))
         size = 0.1 if optimiser == "adam" else 0.1 * 0.5

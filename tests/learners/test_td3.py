@@ -10,6 +10,7 @@ import pytest
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.errors import ShoalError
 from shoal.learners import td3
+from shoal.learners.bounded_actions import from_bounds, to_bounds
 from shoal.learners.replay import Transition
 from shoal.learners.td3 import Hypers, TD3Config
 from shoal.settings import SHORT_NAMES, with_settings
@@ -42,7 +43,7 @@ def test_actions_fit_their_bounds_without_promoting_ranks(kind):
     """The suite forbids it (conftest.py)."""
     space = SPACES[kind]
     action = np.zeros((5, 2, int(np.prod(space.shape))), np.float32)
-    there_and_back = lambda action: td3.from_bounds(space, td3.to_bounds(space, action))
+    there_and_back = lambda action: from_bounds(space, to_bounds(space, action))
     assert jax.eval_shape(there_and_back, action).shape == action.shape
 
 
@@ -54,8 +55,8 @@ def test_an_action_whose_bounds_are_equal_is_neither_learned_nor_undefined():
     @jax.jit
     def found(outside):
         chosen = td3.policy(setup, lambda obs: jnp.full((1, 3), 0.3), jnp.zeros((1, 3)))
-        placed = td3.to_bounds(space, outside)
-        return chosen, placed, td3.from_bounds(space, placed)
+        placed = to_bounds(space, outside)
+        return chosen, placed, from_bounds(space, placed)
 
     chosen, outside, inside = found(np.float32([[0.5, 0.7, -0.5]]))
     np.testing.assert_allclose(chosen, [[np.tanh(0.3), 0.0, np.tanh(0.3)]], rtol=1e-6)

@@ -257,7 +257,7 @@ def test_neighbours_pull_by_hand():
         actions = [np.tanh(forward(other, obs)[0]) for other in others]
         batches, noise = drawn(config, key, after)
         own = np.tanh(forward(hand.actor, obs)[0])
-        pull = Told(obs, actions, matrix[i].tolist(), coefficient=0.7)
+        pull = Neighbours(obs, actions, matrix[i].tolist(), coefficient=0.7)
         for g in range(2):
             hand.learn(trees.take(batches, g), noise[g], pull)
         assert_same(after.params, hand)

@@ -14,9 +14,9 @@ from shoal.errors import ShoalError
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.team_config import TeamConfig
-from shoal.learners.wrappers.match import join, match
-from shoal.learners.wrappers.team import team
-from shoal.learners.wrappers.team_views import sight, sight_space
+from shoal.learners.wrappers.match import join, make_match
+from shoal.learners.wrappers.team import make_team
+from shoal.learners.wrappers.team_views import agent_space, observe_agents
 from shoal.nets.actor_critic import actor_critic
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
@@ -74,7 +74,7 @@ def player(config, spec, num_envs):
 
 def made(config, spec, wrap=lambda learner: learner):
     """A team's learner; `wrap` changes the learner of each policy."""
-    return team(lambda seen, num: wrap(player(config, seen, num)), config.team, spec, E)
+    return make_team(lambda seen, num: wrap(player(config, seen, num)), config.team, spec, E)
 
 
 def adding_up(learner):
@@ -192,7 +192,7 @@ def test_what_critics_see():
     """Own observation first, then those of the agents after it, going round; of a team alone on request."""
     obs = np.arange(A * 2, dtype=np.float32).reshape(A, 2) + 10
     spec = spec_of(teams=(0, 1, 0))
-    see = jax.jit(sight, static_argnums=(0, 1))
+    see = jax.jit(observe_agents, static_argnums=(0, 1))
     seen = see(TeamConfig(agent_ids=True), spec, obs)
     np.testing.assert_array_equal(seen["joint"][1], [12, 13, 14, 15, 10, 11])
     np.testing.assert_array_equal(seen["agent_id"], np.eye(3))
@@ -202,9 +202,9 @@ def test_what_critics_see():
     assert see(TeamConfig(critic_view="local"), spec, obs).shape == (3, 2)
     told = replace(spec, observation={"obs": Box((2,)), "state": Box((1,))})
     parts = {"obs": obs, "state": np.full((A, 1), 7.0, np.float32)}
-    joint = jax.jit(lambda parts: sight(TeamConfig(), told, parts))(parts)["joint"]
+    joint = jax.jit(lambda parts: observe_agents(TeamConfig(), told, parts))(parts)["joint"]
     np.testing.assert_array_equal(joint[2], [7, 14, 15])
-    assert sight_space(TeamConfig(), told)["joint"].shape == (3,)
+    assert agent_space(TeamConfig(), told)["joint"].shape == (3,)
 
 
 def test_actors_see_nothing_of_the_others():
@@ -320,7 +320,7 @@ def test_in_a_match_each_learner_plays_its_side():
     spec = spec_of(teams=(0, 1, 0))
     learner = made(with_settings(SMALL, policies="shared"), spec)
     states = [begun(learner, seed) for seed in (0, 1)]
-    game, episode_starts = match(learner, learner, spec), np.ones(E, bool)
+    game, episode_starts = make_match(learner, learner, spec), np.ones(E, bool)
     obs = np.float32(np.random.default_rng(2).normal(size=(E, A, 2)))
     noise, act = jax.tree.map(np.zeros_like, noise_for(learner)), jax.jit(learner.act)
     alone = [np.asarray(act(state, obs, noise, episode_starts)[0]) for state in states]
