@@ -23,9 +23,8 @@ def cohort_of(x, statistics=(), opt_state=()):
 
 def scores(num_learners, **changes):
     zeros, everyone = np.zeros(num_learners, np.float32), np.ones(num_learners, bool)
-    standing = Scores(zeros, zeros, zeros.astype(np.int32), everyone)
-    cast = {name: np.asarray(x, getattr(standing, name).dtype) for name, x in changes.items()}
-    return standing._replace(**cast)
+    now = Scores(zeros, zeros, zeros.astype(np.int32), everyone)
+    return now._replace(**{name: np.asarray(x, getattr(now, name).dtype) for name, x in changes.items()})
 
 
 def meet(exchange, x, **changes):

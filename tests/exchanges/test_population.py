@@ -354,6 +354,7 @@ def test_a_mutation_is_the_value_the_next_update_is_made_with(learner):
     ):
         other = update(LEARNER, mutant._replace(hypers=hypers))
         apart = jax.tree.map(lambda x, y: np.max(np.abs(x - y)), found, other)
+        print("APART", max(jax.tree.leaves(apart)))
         assert max(jax.tree.leaves(apart)) > 1e-5
 
 
