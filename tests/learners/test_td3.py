@@ -253,7 +253,7 @@ def test_evaluation_without_noise_is_greedy_even_before_learning(exploration):
         action, memory = learner.act(visitor, obs, np.zeros((5, 3), np.float32))
         visitor = visitor._replace(private=memory)
         np.testing.assert_allclose(within(SPACES["asymmetric"], action), expected, atol=1e-5)
-    assert same(ready.params, state.params)
+    assert same(visitor.params, state.params)
 
 
 @cache
