@@ -3,7 +3,6 @@
 from functools import cache, cached_property, partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,7 +11,6 @@ from shoal.learners.ppo import PPOConfig, PPOSetup
 from shoal.learners.ppo_batch import make_batch
 from shoal.nets import actor_critic
 from shoal.nets.layers import INITIALIZERS
-from shoal.ops import trees
 from shoal.ops.distributions import distribution_for
 from shoal.settings import with_settings
 from shoal.types import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete, Rollout
@@ -56,11 +54,10 @@ class Lab:
         rng = np.random.default_rng(seed)
         terminated, truncated, valid = random_ends(rng, shape)
         obs, last_obs = (random_obs(rng, self.setup.spec.observation, s) for s in (shape, shape[1:]))
-        noise = self.setup.distribution.draw(jax.random.key(seed), shape)
-        action, _ = self.act(state, obs, noise)
-        reward = jnp.float32(np.where(valid, rng.normal(size=shape), 0.0))
-        ends = map(jnp.asarray, (terminated, truncated, valid))
-        return Rollout(obs, action, reward, *ends, last_obs), noise
+        noise = np.asarray(self.setup.distribution.draw(jax.random.key(seed), shape))
+        action = np.asarray(self.act(state, obs, noise)[0])
+        reward = np.float32(np.where(valid, rng.normal(size=shape), 0.0))
+        return Rollout(obs, action, reward, terminated, truncated, valid, last_obs), noise
 
 
 def random_ends(rng, shape):
@@ -112,12 +109,16 @@ def random_obs(rng, space, shape):
     if isinstance(space, dict):
         return {name: random_obs(rng, box, shape) for name, box in space.items()}
     if space.dtype == "uint8":
-        return jnp.asarray(rng.integers(0, 256, (*shape, *space.shape)), jnp.uint8)
-    return jnp.float32(rng.normal(3.0, 2.0, (*shape, *space.shape)))
+        return rng.integers(0, 256, (*shape, *space.shape)).astype(np.uint8)
+    return np.float32(rng.normal(3.0, 2.0, (*shape, *space.shape)))
 
 
 def twice(tree):
-    return trees.stack([tree, tree])
+    return stack([tree, tree])
+
+
+def stack(rows):
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 
 
 def assert_equal(a, b):
@@ -125,11 +126,11 @@ def assert_equal(a, b):
 
 
 def assert_finite(tree):
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(tree)))
 
 
 def differ(a, b):
-    return any(np.any(x != y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+    return any(np.any(np.asarray(x) != y) for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))
 
 
 def caught_batch(monkeypatch, setup, state, rollout):

@@ -14,7 +14,7 @@ from shoal.ops import trees
 from shoal.settings import SHORT_NAMES, with_settings
 from shoal.types import Box, Discrete, EnvSpec, MultiDiscrete, PeerTargets, Rollout
 from tests.learners.by_hand import Adam, backward, combine, forward, layers, wide
-from tests.learners.lab import drawn_by_numpy
+from tests.learners.lab import drawn_by_numpy, stack
 
 KEY = jax.random.key(0)
 SPEC = EnvSpec("choices", "jax", Box((3,)), Discrete(4))
@@ -442,10 +442,6 @@ def sharing(*axes):
     state = ready(drawn_by_numpy(learner.init)(KEY))
     update = jax.vmap(learner.update, axis_name="group")
     return stack([state] * 3), jax.jit(update)
-
-
-def stack(trees):
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 def test_learners_who_average_gradients_stay_one():

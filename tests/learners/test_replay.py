@@ -15,6 +15,7 @@ from shoal.learners.replay import Transition
 from shoal.ops import trees
 from shoal.training import rollout as collection
 from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Rollout
+from tests.learners.lab import twice
 
 KEY = jax.random.key(0)
 NO_ACTION = jax.ShapeDtypeStruct((), jnp.int32)
@@ -23,15 +24,25 @@ SEEN = EnvSpec("seen", "jax", {"eye": Box((2, 2, 1), 0, 255, "uint8"), "ear": Bo
 
 def number(k):
     """Transition number k, of one step."""
-    k = jnp.asarray(k)
-    return Transition(k[..., None] * 1.0, k, k[..., None] * 1.0, jnp.ones_like(k), k[..., None] + 0.5, k < 0)
+    k = np.asarray(k, np.int32)
+    one = np.float32(k)[..., None]
+    return Transition(one, k, one, np.ones_like(k), one + np.float32(0.5), k < 0)
 
 
 def kept(ring):
     """The transitions in a replay, as NumPy, oldest first."""
+    ring = jax.device_get(ring)
     count, capacity = int(ring.count), ring.data.steps.shape[0]
     places = [k % capacity for k in range(max(count - capacity, 0), count)]
-    return jax.tree.map(lambda x: np.asarray(x)[places], ring.data)
+    return jax.tree.map(lambda x: x[places], ring.data)
+
+
+def empty(spec, capacity):
+    return jax.device_get(replay.empty(spec, NO_ACTION, capacity))
+
+
+store = jax.jit(replay.store)
+sample = jax.jit(replay.sample, static_argnums=2)
 
 
 # What is in it
@@ -42,27 +53,29 @@ def add(n, learning_starts=0):
     return jax.jit(partial(replay.add, n=n, learning_starts=learning_starts))
 
 
-def watched(probe, n, num_steps, rounds, num_envs=3):
-    """All transitions of a learner that does nothing, in `rounds` rollouts."""
+LIMIT = 5
+
+
+@cache
+def watched(ends, num_envs=3):
+    """41 steps of a learner that does nothing."""
     idle = Learner(
         init=lambda key: None,
         draw=lambda key, shape: jnp.zeros(shape),
         act=lambda state, obs, noise, episode_starts: (jnp.zeros(noise.shape, jnp.int32), state.private),
         update=lambda key, state, rollout: None,
     )
+    probe = probes.ending_counter(LIMIT) if ends else probes.counter(LIMIT)
     env = from_jax(probe).build(np.zeros((1, num_envs), np.uint32), False)
-    cohort = LearnerState((), (), (), (), private=jnp.zeros(1))
-    play = jax.jit(partial(collection.collect, env, idle, num_steps))
-    worlds = collection.reset_envs(env, jax.random.split(KEY, (1, num_envs)), ())
-    buffer = replay.empty_buffer(probe.spec, NO_ACTION, 500, num_envs, n, warming_up=False)
-    for i in range(rounds):
-        worlds, _, rollout = play(jax.random.split(jax.random.fold_in(KEY, i), 1), cohort, worlds)
-        alone = Rollout(*(x[:, 0] for x in rollout[:6]), last_obs=rollout.last_obs[0])
-        buffer = add(n)(buffer, alone)
-    return kept(buffer.ring)
 
+    @jax.jit
+    def play(key):
+        worlds = collection.reset_envs(env, jax.random.split(key, (1, num_envs)), ())
+        cohort = LearnerState((), (), (), (), private=jnp.zeros(1))
+        return collection.collect(env, idle, 41, key[None], cohort, worlds)[2]
 
-LIMIT = 5
+    seen = jax.device_get(play(KEY))
+    return probe.spec, Rollout(*(x[:, 0] for x in seen[:6]), last_obs=())
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
@@ -70,8 +83,11 @@ LIMIT = 5
 @pytest.mark.parametrize("ends", [False, True])
 def test_no_transition_crosses_the_end_of_an_episode(n, num_steps, ends):
     """Episodes count 0 to 5. None starts at 5, and none lands in the next episode."""
-    probe = probes.ending_counter(LIMIT) if ends else probes.counter(LIMIT)
-    seen = watched(probe, n, num_steps, rounds=40 // num_steps)
+    spec, steps = watched(ends)
+    buffer = replay.empty_buffer(spec, NO_ACTION, 500, 3, n, warming_up=False)
+    for rollout in cut(steps, num_steps)[: 40 // num_steps]:
+        buffer = remember(n)(buffer, rollout)
+    seen = kept(buffer.ring)
     start, after = seen.obs[:, 0], seen.next_obs[:, 0]
     assert {*start} == set(range(LIMIT))
     np.testing.assert_array_equal(after, np.minimum(start + n, LIMIT))
@@ -102,7 +118,7 @@ def cut(steps, length):
     """Rollouts of `length` steps; the observation after the last is the next one's first."""
     pieces = []
     for start in range(0, len(steps.reward) - length, length):
-        piece = jax.tree.map(lambda x, start=start: jnp.asarray(x[start : start + length]), steps)
+        piece = jax.tree.map(lambda x, start=start: x[start : start + length], steps)
         pieces.append(piece._replace(last_obs=trees.take(steps.obs, start + length)))
     return pieces
 
@@ -160,33 +176,29 @@ def test_steps_are_counted_with_their_resets_until_learning_starts():
 def test_the_ring_holds_the_last_ones_in_their_order():
     """Writes of all sizes, none to more than the capacity, with holes: as a deque would."""
     rng = np.random.default_rng(0)
-    ring, expected, written = replay.empty_ring(probes.counter().spec, NO_ACTION, 7), deque(maxlen=7), 0
-    store = jax.jit(replay.write)
+    ring, expected, written = empty(probes.counter().spec, 7), deque(maxlen=7), 0
     for size in [3, 3, 7, 20, 3, 1, 7] * 3:
         rows, valid = np.arange(written, written + size), rng.random(size) < 0.7
-        ring = store(ring, number(jnp.asarray(rows)), jnp.asarray(valid))
+        ring = jax.device_get(store(ring, number(rows), valid))
         expected.extend(rows[valid])
         written += size
         assert replay.size(ring) == len(expected)
         found = kept(ring)
-        jax.tree.map(np.testing.assert_array_equal, found, jax.tree.map(np.asarray, number([*expected])))
+        jax.tree.map(np.testing.assert_array_equal, found, number([*expected]))
     assert len(expected) == 7
 
 
 def test_nothing_is_written_where_nothing_is_valid():
-    ring = replay.write(
-        replay.empty_ring(probes.counter().spec, NO_ACTION, 4), number([1, 2]), jnp.ones(2, bool)
-    )
-    after = replay.write(ring, number([8, 9]), jnp.zeros(2, bool))
+    ring = store(empty(probes.counter().spec, 4), number([1, 2]), np.ones(2, bool))
+    after = store(ring, number([8, 9]), np.zeros(2, bool))
     jax.tree.map(np.testing.assert_array_equal, ring, after)
 
 
 @pytest.mark.parametrize("stored", [3, 10, 14])
 def test_samples_are_drawn_evenly_from_what_is_stored(stored):
-    rows = 100 + jnp.arange(stored)
-    ring = replay.empty_ring(probes.counter().spec, NO_ACTION, 10)
-    ring = replay.write(ring, number(rows), jnp.ones(stored, bool))
-    drawn = replay.sample(ring, KEY, (50, 200))
+    rows = 100 + np.arange(stored)
+    ring = store(empty(probes.counter().spec, 10), number(rows), np.ones(stored, bool))
+    drawn = jax.device_get(sample(ring, KEY, (50, 200)))
     assert drawn.obs.shape == (50, 200, 1)
     values, counts = np.unique(drawn.action, return_counts=True)
     assert values.tolist() == rows[-10:].tolist()
@@ -194,15 +206,15 @@ def test_samples_are_drawn_evenly_from_what_is_stored(stored):
     np.testing.assert_allclose(counts, share, atol=5 * share**0.5)
     np.testing.assert_array_equal(drawn.obs[..., 0], drawn.action)  # a transition stays whole
     np.testing.assert_array_equal(drawn.next_obs[..., 0], drawn.action + 0.5)
-    other = replay.sample(ring, jax.random.key(1), (50, 200))
-    assert np.mean(np.asarray(other.action) == np.asarray(drawn.action)) < 0.5
+    other = sample(ring, jax.random.key(1), (50, 200))
+    assert np.mean(np.asarray(other.action) == drawn.action) < 0.5
 
 
 def test_learners_of_a_cohort_have_separate_rings():
     """Under `vmap`, with different numbers of valid steps."""
-    rings = trees.stack([replay.empty_ring(probes.counter().spec, NO_ACTION, 4)] * 2)
-    rows = number(jnp.array([[1, 2, 3], [4, 5, 6]]))
-    rings = jax.vmap(replay.write)(rings, rows, jnp.array([[True, False, True], [True, True, True]]))
+    rings = twice(empty(probes.counter().spec, 4))
+    rows, valid = number([[1, 2, 3], [4, 5, 6]]), np.array([[True, False, True], [True, True, True]])
+    rings = jax.device_get(jax.jit(jax.vmap(replay.store))(rings, rows, valid))
     assert rings.count.tolist() == [2, 3]
     assert kept(trees.take(rings, 0)).action.tolist() == [1, 3]
     assert kept(trees.take(rings, 1)).action.tolist() == [4, 5, 6]
@@ -216,20 +228,21 @@ def test_the_return_of_a_transition_by_hand():
     batch = Transition(
         obs=(),
         action=(),
-        reward=jnp.array([[1.0, 2.0, 4.0], [1.0, 2.0, 0.0], [8.0, 0.0, 0.0]]),
-        steps=jnp.array([3, 2, 1]),
+        reward=np.float32([[1.0, 2.0, 4.0], [1.0, 2.0, 0.0], [8.0, 0.0, 0.0]]),
+        steps=np.array([3, 2, 1]),
         next_obs=(),
-        terminated=jnp.array([False, False, True]),
+        terminated=np.array([False, False, True]),
     )
-    reward, discount = replay.n_step_return(batch, jnp.float32(0.5))
+    discounted = jax.jit(replay.discounted)
+    reward, discount = discounted(batch, np.float32(0.5))
     assert reward.tolist() == [3.0, 2.0, 8.0]
     assert discount.tolist() == [0.125, 0.25, 0.0]
-    reward, discount = replay.n_step_return(batch, jnp.float32(0.25))
+    reward, discount = discounted(batch, np.float32(0.25))
     assert reward.tolist() == [1.75, 1.5, 8.0]
     assert discount.tolist() == [1 / 64, 1 / 16, 0.0]
-    reward, discount = replay.n_step_return(batch, jnp.float32(0.0))
+    reward, discount = discounted(batch, np.float32(0.0))
     assert reward.tolist() == [1.0, 1.0, 8.0]
     assert discount.tolist() == [0.0, 0.0, 0.0]
-    reward, discount = replay.n_step_return(batch, jnp.float32(1.0))
+    reward, discount = discounted(batch, np.float32(1.0))
     assert reward.tolist() == [7.0, 3.0, 8.0]
     assert discount.tolist() == [1.0, 1.0, 0.0]

@@ -3,7 +3,6 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from shoal.learners.replay import Transition
 from shoal.learners.td3 import TD3Config, TD3Setup
 from shoal.ops import trees
 from shoal.types import Box, EnvSpec, Rollout, Scores
+from tests.learners.lab import drawn_by_numpy, stack
 
 KEY = jax.random.key(2)
 SPEC = EnvSpec("together", "jax", Box((3,)), Box((2,), -1.0, 1.0))
@@ -29,28 +29,29 @@ SETTINGS = {
     "learning_starts": 0,
     "learning_rate": 0.05,
 }
-EVERYONE = Scores(jnp.zeros(NUM), jnp.zeros(NUM), jnp.zeros(NUM, jnp.int32), jnp.ones(NUM, bool))
+ZERO = np.zeros(NUM, np.float32)
+EVERYONE = Scores(ZERO, ZERO, np.zeros(NUM, np.int32), np.ones(NUM, bool))
 
 
 def random_batches(seed, num_steps):
     """Each learner's own batches and noise, (L, G, B, ...)."""
     rng = np.random.default_rng(seed)
     shape = (NUM, num_steps, BATCH)
-    real = lambda *more: jnp.float32(rng.normal(size=(*shape, *more)) + rng.normal(size=(NUM, 1, 1, *more)))
+    real = lambda *more: np.float32(rng.normal(size=(*shape, *more)) + rng.normal(size=(NUM, 1, 1, *more)))
     batch = Transition(
         obs=real(3),
-        action=jnp.tanh(real(2)),
+        action=np.tanh(real(2)),
         reward=real(1),
-        steps=jnp.ones(shape, jnp.int32),
+        steps=np.ones(shape, np.int32),
         next_obs=real(3),
-        terminated=jnp.asarray(rng.random(shape) < 0.2),
+        terminated=rng.random(shape) < 0.2,
     )
     return batch, real(2)
 
 
 def pooled(tree):
     """(L, G, B, ...) -> (G, L * B, ...): one learner's, as large as all together."""
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), tree)
+    return jax.tree.map(lambda x: np.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), tree)
 
 
 def learned(setup, state, batches, noise):
@@ -68,6 +69,7 @@ def no_rollout():
 
 
 def gap(a, b):
+    a, b = jax.device_get((a, b))
     return max(jax.tree.leaves(jax.tree.map(lambda x, y: float(np.abs(x - y).max()), a, b)))
 
 
@@ -81,18 +83,18 @@ def test_learners_who_average_gradients_are_one_learner_of_all_their_samples(opt
     many, one = TD3Setup(config, SPEC, 2, ("group",)), TD3Setup(config, SPEC, 2)
     step_many = jax.jit(jax.vmap(partial(learned, many), axis_name="group"))
     step_one = jax.jit(partial(learned, one))
-    alone = begun = td3.init(one, KEY)
-    cohort = trees.stack([alone] * NUM)
+    alone = begun = drawn_by_numpy(partial(td3.init, one))(KEY)
+    cohort = stack([alone] * NUM)
     for seed in range(6):
         batches, noise = random_batches(seed, gradient_steps)
-        cohort = step_many(cohort, batches, noise)
-        alone = step_one(alone, *pooled((batches, noise)))
+        cohort = jax.device_get(step_many(cohort, batches, noise))
+        alone = jax.device_get(step_one(alone, *pooled((batches, noise))))
         for i in range(NUM):
             assert gap(trees.take(cohort.params, i), alone.params) < 1e-4
             assert gap(trees.take(cohort.params, i), trees.take(cohort.params, 0)) == 0
     assert gap(alone.params, begun.params) > 0.02
-    apart = jax.jit(jax.vmap(partial(learned, one)))(trees.stack([begun] * NUM), batches, noise)
-    assert gap(trees.take(apart.params, 0), trees.take(apart.params, 1)) > 0.01
+    others = (step_one(begun, *pooled(random_batches(seed, gradient_steps))) for seed in (6, 7))
+    assert gap(*(other.params for other in others)) > 0.01  # as they would be apart
 
 
 CRITICS = ExchangeConfig("average", parts=("critic", "target_critic"), local_updates=1)
@@ -105,18 +107,19 @@ def meeting(num_updates, learning_rate):
     config = TD3Config(**settings, actor_learning_rate=0.2)
     setup, one = TD3Setup(config, SPEC, 2), td3.td3(config, SPEC)
     exchange = make_exchange((CRITICS, ACTORS), ExchangeContext(NUM, one))
-    alone = one.init(KEY)
-    memory, cohort = exchange.init(trees.stack([alone] * NUM))
+    alone = drawn_by_numpy(one.init)(KEY)
+    memory, cohort = jax.device_get(jax.jit(exchange.init)(stack([alone] * NUM)))
 
     @jax.jit
-    def advance(memory, cohort, alone, batches, noise):
+    def advance(memory, cohort, alone, batches, noise, together):
         cohort = jax.vmap(partial(learned, setup))(cohort, batches, noise)
         memory, cohort, _ = exchange.apply(KEY, memory, cohort, EVERYONE)
-        return memory, cohort, learned(setup, alone, *pooled((batches, noise)))
+        return memory, cohort, learned(setup, alone, *together)
 
     found = []
     for seed in range(num_updates):
-        memory, cohort, alone = advance(memory, cohort, alone, *random_batches(seed, 1))
+        given = random_batches(seed, 1)
+        memory, cohort, alone = jax.device_get(advance(memory, cohort, alone, *given, pooled(given)))
         found.append((trees.take(cohort.params, 1), alone.params))
         same = lambda part: gap(trees.take(part, 0), trees.take(part, 2))
         assert same(cohort.params.critic) == 0

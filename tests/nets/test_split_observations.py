@@ -1,7 +1,6 @@
 """Observations that are split: two parts through layers of their own, by hand in numpy."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,12 +11,16 @@ from shoal.nets.layers import SplitLayer
 from shoal.nets.recurrent import recurrent_actor_critic
 from shoal.settings import with_settings
 from shoal.types import Box, Discrete, EnvSpec
+from tests.learners.lab import plainly
 
 VECTOR = EnvSpec("Vector", "jax", Box((5,)), Discrete(3))
 BOXES = {"body": Box((2,)), "action_mask": Box((3,)), "view": Box((2, 2)), "arm": Box((1,))}
 NAMED = EnvSpec("Named", "jax", BOXES, Discrete(3))
 PICTURE = EnvSpec("Picture", "jax", Box((40, 40, 3), 0, 255, "uint8"), Discrete(3))
 KEY = jax.random.key(0)
+
+
+call = jax.jit(lambda network, obs: network(obs))
 
 
 def through(layers, x, last=False):
@@ -36,9 +39,9 @@ def by_hand(network, left, right):
 
 
 def test_a_vector_split_at_a_number():
-    network = actor_critic(hidden=(6,), split=Split(start=2, hidden=(4, 3)))(KEY, VECTOR, 3)
+    network = plainly(actor_critic(hidden=(6,), split=Split(start=2, hidden=(4, 3))))(KEY, VECTOR, 3)
     obs = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
-    outputs, value = network(jnp.asarray(obs))
+    outputs, value = call(network, obs)
     expected = by_hand(network.actor, obs[:, :2], obs[:, 2:])
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
     expected = by_hand(network.critic, obs[:, :2], obs[:, 2:])
@@ -47,23 +50,23 @@ def test_a_vector_split_at_a_number():
 
 def test_parts_split_by_name():
     """The body and the arm go together, in the order of their names; the mask goes nowhere."""
-    network = actor_critic(hidden=(), split=Split(keys=("body", "arm"), hidden=(4,)))(KEY, NAMED, 3)
+    network = plainly(actor_critic(hidden=(), split=Split(keys=("body", "arm"), hidden=(4,))))(KEY, NAMED, 3)
     rng = np.random.default_rng(0)
     obs = {name: rng.normal(size=(7, *box.shape)).astype(np.float32) for name, box in BOXES.items()}
     left = np.concatenate([obs["arm"], obs["body"]], -1)
-    outputs, _ = network(obs)
+    outputs, _ = call(network, obs)
     expected = by_hand(network.actor, left, obs["view"].reshape(7, 4))
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_one_part_gives_no_gradient_to_the_other_parts_layers():
     """With zeros on the left, only the biases there can learn; and the other way round."""
-    network = actor_critic(hidden=(6,), split=Split(start=2, hidden=(4, 3)))(KEY, VECTOR, 3)
+    network = plainly(actor_critic(hidden=(6,), split=Split(start=2, hidden=(4, 3))))(KEY, VECTOR, 3)
+    slopes = jax.jit(jax.grad(lambda network, obs: sum(x.sum() for x in network(obs))))
 
     def gradients(obs):
-        total = lambda network: sum(x.sum() for x in network(jnp.asarray(obs)))
-        halves = jax.grad(total)(network).actor.layers[0]
-        return [np.abs(half.layers[0].weight).max() for half in (halves.left, halves.right)]
+        halves = slopes(network, np.float32(obs)).actor.layers[0]
+        return [np.abs(np.asarray(half.layers[0].weight)).max() for half in (halves.left, halves.right)]
 
     left, right = gradients([[0.0, 0.0, 1.0, 2.0, 3.0]])
     assert left == 0 < right
@@ -72,9 +75,8 @@ def test_one_part_gives_no_gradient_to_the_other_parts_layers():
 
 
 def test_with_memory_the_halves_come_first():
-    network = recurrent_actor_critic("gru", 4, Layers(hidden=(6,), split=Split(start=2, hidden=(3,))))(
-        KEY, VECTOR, 3
-    )
+    make = recurrent_actor_critic("gru", 4, hidden=(6,), split=Split(start=2, hidden=(3,)))
+    network = plainly(make)(KEY, VECTOR, 3)
     obs = np.random.default_rng(0).normal(size=(7, 2, 5)).astype(np.float32)
     halves, layer = network.actor.layers
     joined = np.concatenate(
@@ -82,22 +84,22 @@ def test_with_memory_the_halves_come_first():
     )
     core = network.actor.core
     read = through([layer], joined) @ np.asarray(core.weight) + np.asarray(core.bias)
-    np.testing.assert_allclose(
-        network.actor.project(network.encoder(jnp.asarray(obs))), read, rtol=1e-5, atol=1e-6
-    )
+    found = jax.jit(lambda network, obs: network.actor.project(network.encoder(obs)))(network, obs)
+    np.testing.assert_allclose(found, read, rtol=1e-5, atol=1e-6)
 
 
 def test_nothing_changes_where_nothing_is_split():
-    network = actor_critic(hidden=(6,))(KEY, VECTOR, 3)
+    network = jax.eval_shape(lambda: actor_critic(hidden=(6,))(KEY, VECTOR, 3))
     assert isinstance(network, ActorCritic)
     assert [layer.weight.shape for layer in network.actor.layers] == [(5, 6), (6, 3)]
 
 
 def test_the_critic_may_have_layers_of_its_own():
-    network = actor_critic(hidden=(6,), critic_hidden=(7, 8))(KEY, VECTOR, 3)
+    network = jax.eval_shape(lambda: actor_critic(hidden=(6,), critic_hidden=(7, 8))(KEY, VECTOR, 3))
     assert [layer.weight.shape for layer in network.actor.layers] == [(5, 6), (6, 3)]
     assert [layer.weight.shape for layer in network.critic.layers] == [(5, 7), (7, 8), (8, 1)]
-    remembering = recurrent_actor_critic("gru", 4, Layers(hidden=(6,), critic_hidden=()))(KEY, VECTOR, 3)
+    make = recurrent_actor_critic("gru", 4, hidden=(6,), critic_hidden=())
+    remembering = jax.eval_shape(lambda: make(KEY, VECTOR, 3))
     assert len(remembering.actor.layers) == 1
     assert not remembering.critic.layers
 
