@@ -54,7 +54,7 @@ def test_opinions_of_masked_policies_make_the_penalty_by_hand(direction):
     learner = ppo.ppo(config, RECIPE.spec, LearnerContext(1, network=network))
     assert learner.policy_terms is not None
     assert learner.distance is not None
-    setup = ppo.PPOSetup(config, RECIPE.spec, ppo.distribution_for(RECIPE.spec.action), network, 1)
+    setup = ppo.PPOSetup(config, RECIPE.spec, distribution_for(RECIPE.spec.action), network, 1)
 
     @jax.jit
     def found(mine, other, obs):
@@ -86,7 +86,7 @@ def test_random_actions_are_drawn_evenly_from_those_allowed():
     allowed = np.tile([[True, False, True, True, False]], (9000, 1))
     noise = np.float32(np.random.default_rng(0).uniform(size=9000))
     noise[0] = np.nextafter(np.float32(1), np.float32(0))
-    found = np.asarray(jax.jit(lambda allowed, noise: dqn.pick_one(allowed, 5, noise))(allowed, noise))
+    found = np.asarray(jax.jit(lambda allowed, noise: dqn.random_action(allowed, 5, noise))(allowed, noise))
     counts = np.bincount(found, minlength=5)
     assert counts[[1, 4]].sum() == 0
     assert (np.abs(counts[[0, 2, 3]] - 3000) < 250).all()
@@ -96,14 +96,14 @@ def test_random_actions_are_drawn_evenly_from_those_allowed():
 def test_targets_are_of_allowed_actions_only():
     """Q' = (1, 9, 3) of which the second is forbidden: the target is 0 + gamma 3, chosen by Q = (2, 9, 5)."""
     config = DQNConfig(num_envs=1, batch_size=1, buffer_size=4, learning_starts=0, hidden=(4,))
-    setup = dqn.DQNSetup(config, RECIPE.spec, 3, 1)
+    setup = dqn.DQNSetup(config, RECIPE.spec, 3)
     obs, values = {"action_mask": np.array([[True, False, True]])}, np.float32([[1.0, 9.0, 3.0]])
 
     @jax.jit
     def found(obs, own, target):
-        judged, chosen = (dqn.judge(setup, lambda obs, x=x: x, obs) for x in (target, own))
+        judged, chosen = (dqn.action_values(setup, lambda obs, x=x: x, obs) for x in (target, own))
         compared = dqn.compared_values(setup, lambda obs: target, obs)
-        return dqn.pick(judged, jnp.argmax(chosen, -1)), compared
+        return dqn.gather_values(judged, jnp.argmax(chosen, -1)), compared
 
     picked, compared = found(obs, np.float32([[2.0, 9.0, 5.0]]), values)
     assert picked.tolist() == [3.0]

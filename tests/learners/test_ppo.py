@@ -99,13 +99,13 @@ def test_a_minibatch_of_one_stays_finite(weight):
     state = lab().state
     batch = jax.tree.map(lambda x: x[:1], assessed())
     batch = batch._replace(weight=np.float32([weight]))
-    result = improve_one(lab().setup)(state, (state.params, state.opt_state), batch)
+    result = compiled_step(lab().setup)(state, (state.params, state.opt_state), batch)
     assert_finite(result)
     assert differ(result[0][0], state.params) == (weight > 0)
 
 
 def assessed():
-    return jax.device_get(lab().assess(lab().state, lab().rollout))
+    return jax.device_get(lab().make_batch(lab().state, lab().rollout))
 
 
 @cache
@@ -118,22 +118,22 @@ def test_the_gradient_is_clipped_for_each_learner_by_itself():
     state = lab().state
     batch = assessed()
     huge = batch._replace(target=np.float32(1e6) * batch.target)
-    improve = jax.jit(jax.vmap(partial(ppo.improve, lab().setup)))
+    step = jax.jit(jax.vmap(partial(ppo.take_step, lab().setup)))
 
     def stepped(first, max_grad_norm):
         states = twice(state)
         hypers = states.hypers._replace(max_grad_norm=np.float32(max_grad_norm))
         carry = (states.params, states.opt_state)
-        return jax.device_get(improve(states._replace(hypers=hypers), carry, stack([first, batch])))
+        return jax.device_get(step(states._replace(hypers=hypers), carry, stack([first, batch])))
 
-    (params, opt_state), metrics = improved(huge, [0.5, 0.01])
+    (params, opt_state), metrics = stepped(huge, [0.5, 0.01])
     norms = np.linalg.norm(opt_state[1].mu, axis=1)
     assert metrics["grad_norm"][0] > 1000
     np.testing.assert_allclose(norms, [0.05, 0.001], rtol=1e-4)
     (calm, calm_opt_state), calm_metrics = stepped(batch, [0.5, 0.01])
     mine = partial(trees.take, index=1)
     assert_equal(mine((params, opt_state, metrics)), mine((calm, calm_opt_state, calm_metrics)))
-    (_, free), metrics = improved(batch, [1e9, 1e9])
+    (_, free), metrics = stepped(batch, [1e9, 1e9])
     np.testing.assert_allclose(np.linalg.norm(free[1].mu, axis=1), 0.1 * metrics["grad_norm"], rtol=1e-5)
 
 
@@ -179,7 +179,7 @@ def test_every_sample_is_used_once_per_epoch_in_a_new_order(
         metrics = dict.fromkeys(["approx_kl", "loss/total"], 0.0)
         return (met.at[place].set(batch.target), place + 1), jax.tree.map(jnp.float32, metrics)
 
-    monkeypatch.setattr(ppo, "improve", spy)
+    monkeypatch.setattr(ppo, "take_step", spy)
     numbers = np.arange(config.rollout_size, dtype=np.float32)
     batch = Batch(*[jnp.asarray(numbers)] * 8)
     met = jnp.asarray(np.full((3 * num_minibatches, config.rollout_size // num_minibatches), -1, np.float32))

@@ -46,14 +46,14 @@ def test_observations_are_standardised_by_what_was_seen_before():
 
 def test_advantages_are_standardised_over_valid_samples():
     given = np.float32([1.0, 3.0, 1e6]), np.float32([1.0, 1.0, 0.0])
-    found = np.asarray(jax.jit(ppo.standardise_advantages)(*given))
+    found = np.asarray(jax.jit(standardise_advantages)(*given))
     np.testing.assert_allclose(found[:2], [-1, 1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("norm_adv", ["batch", "none"])
 def test_where_advantages_are_standardised(norm_adv):
     setup = lab(PLAIN).setup._replace(config=PPOConfig(**SMALL, norm_adv=norm_adv))
-    batch = jax.device_get(jax.jit(partial(ppo.assess, setup))(lab(PLAIN).state, lab(PLAIN).rollout))
+    batch = jax.device_get(jax.jit(partial(ppo.make_batch, setup))(lab(PLAIN).state, lab(PLAIN).rollout))
     valid = batch.weight > 0
     raw = (batch.target - batch.value)[valid]
     expected = (raw - raw.mean()) / raw.std() if norm_adv == "batch" else raw

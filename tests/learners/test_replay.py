@@ -38,10 +38,10 @@ def kept(ring):
 
 
 def empty(spec, capacity):
-    return jax.device_get(replay.empty(spec, NO_ACTION, capacity))
+    return jax.device_get(replay.empty_ring(spec, NO_ACTION, capacity))
 
 
-store = jax.jit(replay.store)
+store = jax.jit(replay.write)
 sample = jax.jit(replay.sample, static_argnums=2)
 
 
@@ -86,7 +86,7 @@ def test_no_transition_crosses_the_end_of_an_episode(n, num_steps, ends):
     spec, steps = watched(ends)
     buffer = replay.empty_buffer(spec, NO_ACTION, 500, 3, n, warming_up=False)
     for rollout in cut(steps, num_steps)[: 40 // num_steps]:
-        buffer = remember(n)(buffer, rollout)
+        buffer = add(n)(buffer, rollout)
     seen = kept(buffer.ring)
     start, after = seen.obs[:, 0], seen.next_obs[:, 0]
     assert {*start} == set(range(LIMIT))
@@ -214,7 +214,7 @@ def test_learners_of_a_cohort_have_separate_rings():
     """Under `vmap`, with different numbers of valid steps."""
     rings = twice(empty(probes.counter().spec, 4))
     rows, valid = number([[1, 2, 3], [4, 5, 6]]), np.array([[True, False, True], [True, True, True]])
-    rings = jax.device_get(jax.jit(jax.vmap(replay.store))(rings, rows, valid))
+    rings = jax.device_get(jax.jit(jax.vmap(replay.write))(rings, rows, valid))
     assert rings.count.tolist() == [2, 3]
     assert kept(trees.take(rings, 0)).action.tolist() == [1, 3]
     assert kept(trees.take(rings, 1)).action.tolist() == [4, 5, 6]
@@ -233,7 +233,7 @@ def test_the_return_of_a_transition_by_hand():
         next_obs=(),
         terminated=np.array([False, False, True]),
     )
-    discounted = jax.jit(replay.discounted)
+    discounted = jax.jit(replay.n_step_return)
     reward, discount = discounted(batch, np.float32(0.5))
     assert reward.tolist() == [3.0, 2.0, 8.0]
     assert discount.tolist() == [0.125, 0.25, 0.0]

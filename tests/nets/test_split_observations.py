@@ -6,7 +6,7 @@ import pytest
 
 from shoal.errors import ShoalError
 from shoal.learners.ppo_config import PPOConfig
-from shoal.nets.actor_critic import ActorCritic, Layers, Split, actor_critic
+from shoal.nets.actor_critic import ActorCritic, Split, actor_critic
 from shoal.nets.layers import SplitLayer
 from shoal.nets.recurrent import recurrent_actor_critic
 from shoal.settings import with_settings
@@ -75,7 +75,7 @@ def test_one_part_gives_no_gradient_to_the_other_parts_layers():
 
 
 def test_with_memory_the_halves_come_first():
-    make = recurrent_actor_critic("gru", 4, hidden=(6,), split=Split(start=2, hidden=(3,)))
+    make = recurrent_actor_critic("gru", 4, Layers(hidden=(6,), split=Split(start=2, hidden=(3,))))
     network = plainly(make)(KEY, VECTOR, 3)
     obs = np.random.default_rng(0).normal(size=(7, 2, 5)).astype(np.float32)
     halves, layer = network.actor.layers
@@ -98,7 +98,7 @@ def test_the_critic_may_have_layers_of_its_own():
     network = jax.eval_shape(lambda: actor_critic(hidden=(6,), critic_hidden=(7, 8))(KEY, VECTOR, 3))
     assert [layer.weight.shape for layer in network.actor.layers] == [(5, 6), (6, 3)]
     assert [layer.weight.shape for layer in network.critic.layers] == [(5, 7), (7, 8), (8, 1)]
-    make = recurrent_actor_critic("gru", 4, hidden=(6,), critic_hidden=())
+    make = recurrent_actor_critic("gru", 4, Layers(hidden=(6,), critic_hidden=()))
     remembering = jax.eval_shape(lambda: make(KEY, VECTOR, 3))
     assert len(remembering.actor.layers) == 1
     assert not remembering.critic.layers
