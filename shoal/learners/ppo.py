@@ -162,7 +162,8 @@ def learn(
     """Epochs of shuffled minibatches, a step of the optimiser on each."""
     config = setup.config
     if config.objective == "mdpo":
-        state = state._replace(private=state.private._replace(kl_coef=mirror_descent_coef(setup, state)))
+        coef = losses.mirror_descent_coef(config.kl.coef, state.private.num_updates, setup.num_updates)
+        state = state._replace(private=state.private._replace(kl_coef=coef))
     minibatches = make_minibatches(setup, key, state, rollout, batch)
     start, step = (state.params, state.opt_state), partial(take_step, setup, state)
     kl_limit = None if config.kl.limit is None else state.hypers.target_kl
@@ -265,12 +266,6 @@ def optimiser(hypers: Hypers) -> optax.GradientTransformation:
         optax.scale_by_adam(eps=1e-5),
         optax.scale_by_learning_rate(hypers.learning_rate),
     )
-
-
-def mirror_descent_coef(setup: PPOSetup, state: LearnerState) -> Array:
-    """kl.coef / (1 - u / U) after u of U updates (mirror descent policy optimisation)."""
-    remaining = jnp.maximum(1.0 - state.private.num_updates / setup.num_updates, 0.0)
-    return setup.config.kl.coef / jnp.maximum(remaining, 1 / setup.num_updates)
 
 
 def add_metrics(

@@ -51,7 +51,7 @@ class MemoryConfig:
     """A recurrent policy."""
 
     kind: Literal["none", "lstm", "gru"] = "none"
-    """The recurrent core after the hidden layers; actor and critic have one each."""
+    """The recurrent cores of actor and critic, after the hidden layers."""
     size: int = 64
     """Size of the core's state (an lstm has two states)."""
 

@@ -15,6 +15,7 @@ from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.exploration import PRIORS
 from shoal.exchanges.mixing import average
 from shoal.learners.dqn import DQNConfig
+from shoal.learners.sac import SACConfig
 from shoal.learners.td3 import TD3Config
 from shoal.ops import trees
 from shoal.runs.learners import choose_learners, load_learners
@@ -51,8 +52,11 @@ DQN = TrainConfig(
     learners=2,
     reports=4,
 )
+SAC = replace(TD3, algo=with_settings(SACConfig(), **SMALL, exploration="ou", gradient_steps=3))
 RUNS = {"td3": TD3, "dqn": DQN}
-NORMED = {name: replace(run, algo=replace(run.algo, norm_obs=True)) for name, run in RUNS.items()}
+NORMED = {
+    name: replace(run, algo=replace(run.algo, norm_obs=True)) for name, run in (RUNS | {"sac": SAC}).items()
+}
 
 
 def bits(tree):
@@ -101,10 +105,10 @@ def test_four_members_are_the_runs_of_two(name):
     jax.tree.map(close, pair, two.cohort)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", NORMED)
 @pytest.mark.parametrize("until", [16, 72])
 def test_stopped_and_resumed_a_run_ends_as_if_it_had_not_been(go_on, name, until, tmp_path, monkeypatch):
-    """Among the random steps, and after learning began: replay, tail, noise and counts are saved."""
+    """During the random steps, and after learning began: buffer, tail, noise and counts are saved."""
     monkeypatch.setattr(MODULE, "PROGRESS_SECONDS", 0.0)
     config = NORMED[name]
     straight, expected = go_on(config, tmp_path / "straight")
@@ -119,7 +123,7 @@ def test_stopped_and_resumed_a_run_ends_as_if_it_had_not_been(go_on, name, until
     assert saved[0].read_bytes() == saved[1].read_bytes()
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", NORMED)
 @pytest.mark.slow
 def test_a_finished_run_is_evaluated_greedily_in_other_environments(go_on, name, tmp_path):
     """As many as asked for, whatever it trained in, with the same answer each time; its mean too."""

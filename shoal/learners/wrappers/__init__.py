@@ -1,1 +1,1 @@
-"""Learners around learners: curiosity, augmentation, teams."""
+"""Wrappers, functions from a learner to a learner: curiosity, augmentation, teams, matches."""
