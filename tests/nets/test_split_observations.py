@@ -6,7 +6,7 @@ import pytest
 
 from shoal.errors import ShoalError
 from shoal.learners.ppo_config import PPOConfig
-from shoal.nets.actor_critic import ActorCritic, Split, actor_critic
+from shoal.nets.actor_critic import ActorCritic, Layers, Split, actor_critic
 from shoal.nets.layers import SplitLayer
 from shoal.nets.recurrent import recurrent_actor_critic
 from shoal.settings import with_settings
