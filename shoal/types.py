@@ -139,14 +139,14 @@ class Env(NamedTuple):
     """An environment for N rows at once, called inside compiled code.
 
     reset(keys, params) -> (state, TimeStep)            keys (N,), params (N,) per leaf
-    draw(keys, state, num_steps) -> chance              keys (N,), chance (T, N, ...) per leaf
-    step(state, action, chance) -> (state, TimeStep)    one time slice of chance
+    draw(keys, state, num_steps) -> noise               keys (N,), noise (T, N, ...) per leaf
+    step(state, action, noise) -> (state, TimeStep)     one time slice of the noise
     render(state, row) -> RGB array (H, W, 3) uint8     outside compiled code
     restart(keys, state) -> (state, TimeStep)           new episodes in the same worlds, at any time; None
                                                         where that cannot be had
 
-    `draw` makes all the randomness of a rollout at once, because random bits drawn one step at a
-    time cost more than the physics. The state may be arrays, an EnvPool handle or a callback token;
+    `draw` makes all the random numbers of a rollout at once, because drawing them step by step costs
+    more than the physics. The state may be arrays, an EnvPool handle or a callback token;
     its leaves have a leading axis that divides evenly over the devices.
     """
 

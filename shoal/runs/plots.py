@@ -1,4 +1,4 @@
-"""Pictures of runs: learning curves, losses, speed, several runs compared, and who listens to whom."""
+"""Plots of runs: learning curves, losses, speed, comparisons, communication graphs, lineages."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,16 +29,16 @@ DIAGNOSTICS = (
     "grad_norm",
     "learning_rate",
 )
-"""Metrics drawn beside the losses, which are the ones whose names begin with `loss/`."""
+"""Metrics in the figure of the losses, beside those whose names begin with `loss/`."""
 
 LINK = "#5B6770"
-"""The slate grey of the lines between learners."""
+"""The colour of lines between learners."""
 
 PULL = 0.4
-"""How far a long link leans towards the centre of the circle."""
+"""How far long links bend towards the centre of the circle."""
 
 MANY_LINES = 32
-"""Above this many learners only their mean and band are drawn."""
+"""With more learners, only their mean and band are plotted."""
 
 STYLE = {
     "font.size": 10,
@@ -67,10 +67,10 @@ class Curve(NamedTuple):
 
 
 def plot(runs: Sequence[Path], out: Path | None = None) -> list[Path]:
-    """Draws every run, and several runs together; returns the files written.
+    """Plots every run, and several runs in comparison; returns the files written.
 
     A run's own figures go to RUN/plots: `returns.png`, `losses.png`, `together.png`, `graph.png`,
-    `lineage.png`, `speed.png`, each where the run has something to show. With several runs
+    `lineage.png`, `speed.png`, each where the run has data for it. With several runs
     `comparison.png` goes beside the first run's folder. With `out` everything goes there, a folder per
     run if there are several.
     """
@@ -83,11 +83,11 @@ def plot(runs: Sequence[Path], out: Path | None = None) -> list[Path]:
     for run, table in tables.items():
         written += _plot_run(table, labels[run], folders[run])
         written += _plot_graph(run, folders[run])
-        written += _plot_lineage(run, pivot(table, "return_mean"), folders[run])
+        written += _lineage_figure(run, pivot(table, "return_mean"), folders[run])
     if len(tables) > 1:
         curves = {labels[run]: pivot(table, "return_mean") for run, table in tables.items()}
         comparison = (Path(runs[0]).resolve().parent if out is None else Path(out)) / "comparison.png"
-        written.append(write_figure(comparison, lambda figure: _draw_comparison(figure, curves)))
+        written.append(write_figure(comparison, lambda figure: _plot_comparison(figure, curves)))
     return written
 
 
@@ -99,30 +99,30 @@ def destinations(runs: Sequence[Path], out: Path | None = None) -> dict[Path, Pa
     return {run: Path(out) / (label if len(labels) > 1 else "") for run, label in labels.items()}
 
 
-def draw_graph(matrix: np.ndarray, path: Path) -> Path:
-    """Draws who listens to whom, where matrix[i, j] is how much learner i listens to j; returns the file.
+def plot_graph(matrix: np.ndarray, path: Path) -> Path:
+    """Plots a communication matrix; returns the file.
 
-    Learners stand on a circle, clockwise from the top, and an edge is as wide as its weight is large
-    beside the largest. Where the two ways differ, arrows point to the one who listens. The diagonal is
-    not drawn.
+    matrix[i, j] is the weight with which learner i receives from j. Learners are on a circle, clockwise from
+    the top. The width of a link is its weight over the largest one. Where the two directions differ, arrows
+    point to the receiver. The diagonal is not plotted.
     """
     weights = np.where(np.eye(len(matrix), dtype=bool), 0.0, matrix)
     side = 5.6 if len(weights) <= 24 else 8.0
-    return write_figure(Path(path), lambda figure: _draw_network(figure, weights), (side, side + 0.4))
+    return write_figure(Path(path), lambda figure: _plot_network(figure, weights), (side, side + 0.4))
 
 
 def pivot(table: dict[str, np.ndarray], name: str) -> Curve:
-    """A column of a metrics table as reports by learners."""
+    """A metric as reports by learners."""
     if name not in table:
         raise ShoalError(f"metrics.csv has no column {name}; it has {', '.join(table)}")
-    steps, rows = np.unique(table["step"], return_inverse=True)
+    steps, report = np.unique(table["step"], return_inverse=True)
     values = np.full((len(steps), table["learner"].max() + 1), np.nan)
-    values[rows, table["learner"]] = table[name]
+    values[report, table["learner"]] = table[name]
     return Curve(steps, values)
 
 
 def mean_and_deviation(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Over the learners that have a finite value, per report; NaN where none has."""
+    """Mean and standard deviation over the learners with a finite value, per report; NaN without any."""
     known = np.isfinite(values)
     number = np.where(known.any(axis=1), known.sum(axis=1), np.nan)
     mean = np.where(known, values, 0).sum(axis=1) / number
@@ -142,51 +142,49 @@ def _labels(runs: list[Path]) -> dict[Path, str]:
 
 def _plot_run(table: dict[str, np.ndarray], label: str, folder: Path) -> list[Path]:
     returns, rates = pivot(table, "return_mean"), speed(table)
-    episode_starts = lambda *starts: [name for name in table if name.startswith(starts)]
+    beginning = lambda *prefixes: [name for name in table if name.startswith(prefixes)]
     panels = {
-        "losses": episode_starts("loss/") + [name for name in DIAGNOSTICS if name in table],
-        "together": episode_starts("disagreement/", "exchange/", "privacy/epsilon"),
-        "team": episode_starts("return_agent", "return_team", "win_rate_team"),
+        "losses": beginning("loss/") + [name for name in DIAGNOSTICS if name in table],
+        "together": beginning("disagreement/", "exchange/", "privacy/epsilon"),
+        "team": beginning("return_agent", "return_team", "win_rate_team"),
     }
-    written = [write_figure(folder / "returns.png", lambda figure: _draw_returns(figure, returns, label))]
+    written = [write_figure(folder / "returns.png", lambda figure: _plot_returns(figure, returns, label))]
     for title, names in panels.items():
-        broadcast_from_first = [
-            name for name in names if np.isfinite(table[name]).any() and table[name].any()
-        ]
-        curves = {name: pivot(table, name) for name in broadcast_from_first}
+        known = [name for name in names if np.isfinite(table[name]).any() and table[name].any()]
+        curves = {name: pivot(table, name) for name in known}
         if curves:
             size = (4.0 * min(3, len(curves)), 2.7 * -(-len(curves) // 3) + 0.3)
-            draw = partial(_draw_panels, curves=curves, title=label)
-            written.append(write_figure(folder / f"{title}.png", draw, size))
+            plot_on = partial(_plot_panels, curves=curves, title=label)
+            written.append(write_figure(folder / f"{title}.png", plot_on, size))
     if len(rates.steps) > 1:
-        written.append(write_figure(folder / "speed.png", lambda figure: _draw_speed(figure, rates, label)))
+        written.append(write_figure(folder / "speed.png", lambda figure: _plot_speed(figure, rates, label)))
     return written
 
 
 def _plot_graph(run: Path, folder: Path) -> list[Path]:
-    """Who listens to whom in a run, where its settings say so."""
+    """The communication graphs of a run, where its exchanges have any."""
     if not (run / "config.yaml").is_file():
         return []
     config = from_settings(read_settings(run / "config.yaml"))
     graphs = [communication_graph(exchange, config.learners, config.seed) for exchange in config.exchanges]
-    drawn = [graph for graph in graphs if graph is not None]
+    known = [graph for graph in graphs if graph is not None]
     name = lambda index: f"graph_{index}.png" if index else "graph.png"
-    return [draw_graph(graph, folder / name(index)) for index, graph in enumerate(drawn)]
+    return [plot_graph(graph, folder / name(index)) for index, graph in enumerate(known)]
 
 
-def _plot_lineage(run: Path, returns: Curve, folder: Path) -> list[Path]:
-    """A population's family tree, where the run has one."""
+def _lineage_figure(run: Path, returns: Curve, folder: Path) -> list[Path]:
+    """The lineage of a run, where it has one."""
     if not (run / "lineage.csv").is_file():
         return []
     lineage, final = read_lineage(run), returns.values[-1]
     best = int(np.nanargmax(final)) if np.isfinite(final).any() else 0
     size = (8.0, 3.0 + 1.8 * len(lineage.hypers))
-    draw = partial(_draw_lineage, lineage=lineage, best=best, end=int(returns.steps[-1]))
-    return [write_figure(folder / "lineage.png", draw, size)]
+    plot_on = partial(_plot_lineage, lineage=lineage, best=best, end=int(returns.steps[-1]))
+    return [write_figure(folder / "lineage.png", plot_on, size)]
 
 
-def _draw_lineage(figure, lineage: Lineage, best: int, end: int) -> None:
-    """Who became whom above, the hyperparameters' paths below; the best learner's descent in colour."""
+def _plot_lineage(figure, lineage: Lineage, best: int, end: int) -> None:
+    """The copies on top, hyperparameters over time below; the best learner's ancestors in colour."""
     num_learners, line = lineage.parent.shape[1], ancestors(lineage, best)
     steps = np.append(lineage.steps, max(end, int(lineage.steps[-1]) + 1))
     heights = [1.6] + [1.0] * len(lineage.hypers)
@@ -197,7 +195,7 @@ def _draw_lineage(figure, lineage: Lineage, best: int, end: int) -> None:
         tree.vlines(np.full(len(copied), step), copied, parents[copied], color=LINK, linewidth=0.6)
         tree.plot(np.full(len(copied), step), copied, "o", color=LINK, markersize=2.5)
     tree.step(steps, np.append(line, line[-1]), where="post", color=PALETTE[0], linewidth=2.2)
-    tree.set(title="who became whom; the best learner's line of descent in colour", ylabel="learner")
+    tree.set(title="copies of learners; the ancestors of the best one in colour", ylabel="learner")
     tree.locator_params(axis="y", integer=True)
     for axes, (name, values) in zip(paths, lineage.hypers.items(), strict=True):
         whole = np.vstack([values, values[-1:]])
@@ -214,7 +212,7 @@ def _draw_lineage(figure, lineage: Lineage, best: int, end: int) -> None:
 def speed(table: dict[str, np.ndarray]) -> Curve:
     """Environment steps per second of all learners, between one report and the next.
 
-    A resumed run may begin its clock again; such a pair of reports is left out.
+    Pairs of reports between which the clock went back, in a resumed run, are left out.
     """
     clock = pivot(table, "seconds")
     seconds, steps = np.diff(clock.values[:, 0]), np.diff(clock.steps)
@@ -223,8 +221,8 @@ def speed(table: dict[str, np.ndarray]) -> Curve:
     return Curve(clock.steps[1:][forward], rate[:, None])
 
 
-def write_figure(path: Path, draw: Callable[[Any], None], size: tuple[float, float] = (6.4, 4.0)) -> Path:
-    """Draws without pyplot, which would hold every figure in memory and look for a screen."""
+def write_figure(path: Path, plot_on: Callable[[Any], None], size: tuple[float, float] = (6.4, 4.0)) -> Path:
+    """Writes a figure, without pyplot, which keeps every figure and needs a screen."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -232,14 +230,14 @@ def write_figure(path: Path, draw: Callable[[Any], None], size: tuple[float, flo
     with matplotlib.rc_context(STYLE):  # pyright: ignore[reportArgumentType]
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
-        draw(figure)
+        plot_on(figure)
         with replacing(path) as (temporary,):
             figure.savefig(temporary, dpi=150)
     return path
 
 
-def _draw_curve(axes, curve: Curve, color: str, label: str | None = None, thin: bool = True) -> None:
-    """Each learner thin, their mean thick, one standard deviation to each side as a band."""
+def _plot_curve(axes, curve: Curve, color: str, label: str | None = None, thin: bool = True) -> None:
+    """Each learner as a thin line, their mean as a thick one, one standard deviation as a band."""
     num_learners = curve.values.shape[1]
     mean, deviation = mean_and_deviation(curve.values)
     marker = "o" if len(curve.steps) == 1 else None
@@ -254,11 +252,11 @@ def _draw_curve(axes, curve: Curve, color: str, label: str | None = None, thin: 
     _count_axis(axes.xaxis)
 
 
-def _draw_returns(figure, curve: Curve, title: str) -> None:
+def _plot_returns(figure, curve: Curve, title: str) -> None:
     axes = figure.subplots()
     num_learners = curve.values.shape[1]
     mean_label = f"mean of {num_learners} learners ± 1 s.d." if num_learners > 1 else None
-    _draw_curve(axes, curve, PALETTE[0], mean_label)
+    _plot_curve(axes, curve, PALETTE[0], mean_label)
     if not np.isfinite(curve.values).any():
         axes.text(
             0.5, 0.5, "no episode has ended yet", transform=axes.transAxes, ha="center", color="#777777"
@@ -268,21 +266,21 @@ def _draw_returns(figure, curve: Curve, title: str) -> None:
         axes.legend(loc="best")
 
 
-def _draw_comparison(figure, curves: dict[str, Curve]) -> None:
+def _plot_comparison(figure, curves: dict[str, Curve]) -> None:
     axes = figure.subplots()
     many = {curve.values.shape[1] for curve in curves.values()} != {1}
     for index, (label, curve) in enumerate(curves.items()):
-        _draw_curve(axes, curve, PALETTE[index % len(PALETTE)], label, thin=False)
+        _plot_curve(axes, curve, PALETTE[index % len(PALETTE)], label, thin=False)
     title = "mean over learners ± 1 s.d." if many else ""
     axes.set(title=title, xlabel=_steps_label(2 if many else 1), ylabel="episode return")
     axes.legend(loc="best")
 
 
-def _draw_panels(figure, curves: dict[str, Curve], title: str) -> None:
+def _plot_panels(figure, curves: dict[str, Curve], title: str) -> None:
     columns = min(3, len(curves))
     panels = figure.subplots(-(-len(curves) // columns), columns, squeeze=False).ravel()
     for axes, (name, curve) in zip(panels, curves.items(), strict=False):
-        _draw_curve(axes, curve, PALETTE[0])
+        _plot_curve(axes, curve, PALETTE[0])
         axes.set(title=name.replace("_", " "))
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
     for axes in panels[len(curves) :]:
@@ -291,54 +289,54 @@ def _draw_panels(figure, curves: dict[str, Curve], title: str) -> None:
     figure.supxlabel(_steps_label(next(iter(curves.values())).values.shape[1]), fontsize=10)
 
 
-def _draw_speed(figure, curve: Curve, title: str) -> None:
+def _plot_speed(figure, curve: Curve, title: str) -> None:
     axes = figure.subplots()
-    _draw_curve(axes, curve, PALETTE[2])
+    _plot_curve(axes, curve, PALETTE[2])
     _count_axis(axes.yaxis)
     axes.set(title=title, xlabel="environment steps", ylabel="steps per second, all learners")
     axes.set_ylim(bottom=0)
 
 
-def _draw_network(figure, weights: np.ndarray) -> None:
+def _plot_network(figure, weights: np.ndarray) -> None:
     axes = figure.subplots()
     num_learners, num_links = len(weights), np.count_nonzero(np.triu(weights + weights.T))
-    turns = np.arange(num_learners) / num_learners - 0.25 * (num_learners == 2)  # two stand side by side
+    turns = np.arange(num_learners) / num_learners - 0.25 * (num_learners == 2)  # two are side by side
     points = np.stack([np.sin(2 * np.pi * turns), np.cos(2 * np.pi * turns)], axis=1) * (num_learners > 1)
     radius = min(0.11, 0.66 * np.sin(np.pi / max(2, num_learners)))
     if num_links:
-        _draw_links(axes, points, radius, weights, num_links)
-    _draw_learners(axes, points, radius)
+        _plot_links(axes, points, radius, weights, num_links)
+    _plot_learners(axes, points, radius)
     count = lambda number, noun: f"{number:,} {noun}{'' if number == 1 else 's'}"
     axes.set(title=f"{count(num_learners, 'learner')}, {count(num_links, 'link')}")
     axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal")
     axes.axis("off")
 
 
-def _draw_learners(axes, points: np.ndarray, radius: float) -> None:
+def _plot_learners(axes, points: np.ndarray, radius: float) -> None:
     """Numbered discs, in the colour of the learners' curves."""
     from matplotlib.patches import Circle
 
-    unit = 72 * axes.figure.get_figwidth() / 2.4  # points, nearly
+    unit = 72 * axes.figure.get_figwidth() / 2.4  # points, approximately
     text = {"ha": "center", "va": "center_baseline", "color": "white", "fontsize": 0.85 * radius * unit}
     for learner, point in enumerate(points):
         axes.add_patch(Circle(point, radius, facecolor=PALETTE[0], edgecolor="white", zorder=3))
         axes.text(*point, str(learner), zorder=4, **text)
 
 
-def _draw_links(axes, points: np.ndarray, radius: float, weights: np.ndarray, num_links: int) -> None:
-    """Lines, and arrows where the two ways differ: bent where there is one each way."""
+def _plot_links(axes, points: np.ndarray, radius: float, weights: np.ndarray, num_links: int) -> None:
+    """Lines, and arrows where the two directions differ; bent where there is one in each direction."""
     from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.lines import Line2D
 
     alike = np.isclose(weights, weights.T, atol=0)
-    listener, speaker = np.nonzero(np.where(alike, np.triu(weights), weights))
-    weight, arrow = weights[listener, speaker], ~alike[listener, speaker]
-    bend = 0.12 * (arrow & (weights[speaker, listener] != 0))
+    receiver, sender = np.nonzero(np.where(alike, np.triu(weights), weights))
+    weight, arrow = weights[receiver, sender], ~alike[receiver, sender]
+    bend = 0.12 * (arrow & (weights[sender, receiver] != 0))
     widest = np.clip(18 / np.sqrt(num_links), 0.8, 3.2)
     width = np.maximum(0.35, widest * weight / weight.max())
     head = arrow * (0.35 * radius + 0.014 * width)
     nearest = 2 * np.sin(np.pi / len(weights))
-    lines, heads = _arrows(points[speaker], points[listener], nearest, bend, arrow * 1.1 * radius, head)
+    lines, heads = _arrows(points[sender], points[receiver], nearest, bend, arrow * 1.1 * radius, head)
 
     style = {"color": LINK, "alpha": np.clip(8 / np.sqrt(num_links), 0.25, 0.8)}
     axes.add_collection(LineCollection(list(lines), linewidths=width, capstyle="butt", zorder=1, **style))
@@ -348,7 +346,7 @@ def _draw_links(axes, points: np.ndarray, radius: float, weights: np.ndarray, nu
         axes.legend(
             [Line2D([], [], linewidth=width[link], color=LINK) for link in ends],
             [f"weight {weight[link]:.3g}" for link in ends],
-            title="arrows point to the learner who listens" if arrow.any() else None,
+            title="arrows point to the receiver" if arrow.any() else None,
             title_fontsize=9,
             loc="upper center",
             bbox_to_anchor=(0.5, 0.02),
@@ -363,9 +361,9 @@ def _arrows(
 
     x(t) = (1 - t)^2 start + 2 t (1 - t) control + t^2 base
 
-    The base is that of the triangle, whose tip stays `gap` away from `end`. The control point lies aside
-    of the middle by `bend`, and nearer to the centre of the circle the longer the link is beside that of
-    neighbours, so that links keep clear of the learners between.
+    The base is that of the triangle, whose tip is `gap` away from `end`. The control point is `bend` beside
+    the middle, and nearer to the centre of the circle for links longer than those of neighbours (`nearest`),
+    so that links do not cross the learners between.
     """
     span = np.linalg.norm(end - start, axis=1, keepdims=True)
     across = (end - start)[:, ::-1] * [1, -1]

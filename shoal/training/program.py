@@ -31,30 +31,30 @@ from shoal.exchanges.population import drawn as drawn_hypers
 from shoal.nets.actor_critic import NetworkMaker
 from shoal.ops import trees
 from shoal.training.config import TrainConfig
-from shoal.training.parts import LearnerMaker, make_exchange_for, make_learner, mesh_for, row_seeds, worlds_of
+from shoal.training.parts import LearnerMaker, env_seeds, make_exchange_for, make_learner, mesh_for, worlds_of
 from shoal.training.rollout import EnvStates, Episodes, collect, reset_envs, restart_envs
 from shoal.training.scores import current_scores, disagreement
 from shoal.types import Env, EnvRecipe, Exchange, ExchangeState, Learner, LearnerState, Rollout, Tree
 
 HYPERS = 3
-"""Sets the key that draws a learner's hyperparameters apart from its others."""
+"""Folded into a learner's key for its hyperparameters."""
 RESETS = 2
-"""Sets the key of a rollout's new episodes apart from those of its steps."""
+"""Folded into a rollout's key for its new episodes."""
 
 
 class TrainState(NamedTuple):
-    """All there is: saved and restored whole, it continues the same run."""
+    """The whole state of a run: saved and restored, it continues the same run."""
 
     cohort: LearnerState  # leading L
     envs: EnvStates
     exchange: ExchangeState
     keys: Array  # (L,) one per learner
-    key: Array  # () for what the cohort draws together
+    key: Array  # () for random numbers of the whole cohort
     iteration: Array  # () int32
 
 
 class Progress(NamedTuple):
-    """What leaves the compiled program after some iterations."""
+    """What the compiled program returns beside the state."""
 
     metrics: dict[str, Array]  # (L,) each, of the last iteration
     valid_steps: Array  # (L,) int32, of all the iterations
@@ -62,7 +62,7 @@ class Progress(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What an iteration is made of: the static argument of every function below."""
+    """What an iteration is built from: the static argument of every function below."""
 
     config: TrainConfig
     recipe: EnvRecipe
@@ -79,7 +79,7 @@ class Parts(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """An iteration in its parts, compiled apart, so that each can be timed; a replay is changed in place."""
+    """The stages of an iteration, compiled separately so each can be timed; a replay is updated in place."""
 
     collect: Callable[[TrainState], tuple[TrainState, Rollout]]
     update: Callable[[TrainState, Rollout], tuple[TrainState, Progress]]
@@ -87,12 +87,12 @@ class Stages(NamedTuple):
 
 
 class Trainer(NamedTuple):
-    """A run ready to go: `init()` makes its first state, `advance(state, n)` takes it n iterations on.
+    """A run ready to train: `init()` makes its first state, `advance(state, n)` trains for n iterations.
 
-    `advance_in_place(private, state without it, n)` does the same and uses up the private state it is given;
-    `stages` does one iteration piece by piece; `compare(state)` says how far the learners are apart.
+    `advance_in_place(private, state without it, n)` does the same and deletes the given private state;
+    `stages` does one iteration in stages; `compare(state)` measures how far the learners are apart.
 
-    Environments are built once and begin once: make a new trainer to begin again.
+    Environments are built once and begin once: make a new trainer to start again.
     """
 
     parts: Parts
@@ -138,16 +138,16 @@ def make_trainer(
     mesh: Mesh | str | None = None,
     start: int = 0,
 ) -> Trainer:
-    """Build the environments, the learner and the program that joins them.
+    """Build the environments, the learner, the exchange and the compiled program.
 
     `learner(spec, context)`, `network` and `exchange` are your own, where given. `mesh` divides learners
     and their environments over devices, e.g. "4x2"; chosen from the devices there are unless given. `start`
-    is the iteration a resumed run goes on from: environments that cannot be restored start new episodes.
+    is the iteration a resumed run continues from: environments that cannot be restored start new episodes.
     """
     parts = make_parts(config, recipe, learner, network, exchange, mesh, start)
     spec = state_sharding(parts)
     by_learner, by_step = (NamedSharding(parts.mesh, x) for x in (BY_LEARNER, BY_STEP))
-    shown = NamedSharding(parts.mesh, REPLICATED) if num_processes() > 1 else by_learner
+    visible = NamedSharding(parts.mesh, REPLICATED) if num_processes() > 1 else by_learner
     by_env = NamedSharding(parts.mesh, BY_ENV)
     rollout = Rollout(*[by_step] * 6, last_obs=by_env, peer_targets=by_step, episode_starts=by_step)
     jit = partial(jax.jit, compiler_options=compiler_options(parts.mesh))
@@ -160,15 +160,16 @@ def make_trainer(
     return Trainer(
         parts=parts,
         init=jit(partial(init_state, parts), out_shardings=spec),
-        advance=jit(partial(advance, parts), out_shardings=(spec, shown)),
-        advance_in_place=in_place(advance_in_place, out_shardings=(spec, shown)),
+        advance=jit(partial(advance, parts), out_shardings=(spec, visible)),
+        advance_in_place=in_place(advance_in_place, out_shardings=(spec, visible)),
         stages=Stages(
             stage(partial(collect_stage, parts), out_shardings=(spec, rollout)),
             stage(partial(update_stage, parts), out_shardings=(spec, by_learner)),
-            stage(partial(exchange_stage, parts), out_shardings=(spec, shown)),
+            stage(partial(exchange_stage, parts), out_shardings=(spec, visible)),
         ),
         compare=jit(
-            lambda state: disagreement(parts.learner, state.cohort, state.envs.step.obs), out_shardings=shown
+            lambda state: disagreement(parts.learner, state.cohort, state.envs.step.obs),
+            out_shardings=visible,
         ),
     )
 
@@ -187,11 +188,11 @@ def make_parts(
     recipe = recipe or make(config.env, **config.options)
     devices = mesh if isinstance(mesh, Mesh) else mesh_for(config, recipe.spec, mesh)
     made = make_learner(config, recipe.spec, network, devices.shape[DATA], learner)
-    apart = made.grouped and not config.shares_gradients
+    independent = made.grouped and not config.shares_gradients
     on_device = config.learners // devices.shape["learners"]
-    group = group_size(devices, config.learners) if apart else on_device
+    group = group_size(devices, config.learners) if independent else on_device
     exchange = exchange or make_exchange_for(config, made, devices, group)
-    seeds = to_device_order(row_seeds(config, start), devices)
+    seeds = to_device_order(env_seeds(config, start), devices)
     env = recipe.build(local_envs(seeds, devices), False)
     if config.hard_resets and env.restart is None:
         raise ShoalError(f"{config.env} cannot start new episodes at any time: leave hard_resets out")
@@ -213,7 +214,7 @@ ROLLOUT_SPEC = Rollout(*[BY_STEP] * 6, last_obs=BY_ENV, peer_targets=BY_STEP, ep
 
 
 def state_sharding(parts: Parts) -> TrainState:
-    """Where each array of a run's state lies."""
+    """The sharding of each array of a run's state."""
     specs = TrainState(cohort_spec(parts), ENVS_SPEC, EXCHANGE_SPEC, BY_LEARNER, REPLICATED, REPLICATED)
     is_spec = lambda x: isinstance(x, PartitionSpec)
     return jax.tree.map(partial(NamedSharding, parts.mesh), specs, is_leaf=is_spec)
@@ -242,16 +243,16 @@ def init_state(parts: Parts) -> TrainState:
 
 
 def advance(parts: Parts, state: TrainState, count: Array) -> tuple[TrainState, Progress]:
-    """So many iterations on; `count` is data, so one program serves a run of any length."""
-    placed = (state_sharding(parts), NamedSharding(parts.mesh, BY_LEARNER))
+    """Train for `count` iterations; `count` is data, so one program serves a run of any length."""
+    shardings = (state_sharding(parts), NamedSharding(parts.mesh, BY_LEARNER))
 
     def body(_, carry):
         state, before = carry
         state, progress = iterate(parts, state)
         total = before.valid_steps + progress.valid_steps
         progress = Progress(progress.metrics, total, before.bad_rewards | progress.bad_rewards)
-        # Shown to all processes when it leaves the loop, not at every turn.
-        return jax.lax.with_sharding_constraint((state, progress), placed)
+        # Progress is gathered from the processes after the loop, not at every iteration.
+        return jax.lax.with_sharding_constraint((state, progress), shardings)
 
     _, shapes = jax.eval_shape(partial(iterate, parts), state)
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -286,7 +287,7 @@ def update_stage(parts: Parts, state: TrainState, rollout: Rollout) -> tuple[Tra
 
 
 def exchange_stage(parts: Parts, state: TrainState, progress: Progress) -> tuple[TrainState, Progress]:
-    """The learners exchange what their exchange says; it does not see what is private."""
+    """The learners exchange; an exchange receives no private state."""
     key = jax.random.fold_in(state.key, state.iteration)
     scores = current_scores(parts.recipe.spec, state.envs.episodes, progress.valid_steps)
     models = state.cohort._replace(private=())
@@ -302,11 +303,11 @@ def exchange_stage(parts: Parts, state: TrainState, progress: Progress) -> tuple
 def init_learners(parts: Parts, keys: Array, params: Tree) -> tuple[LearnerState, EnvStates, Array]:
     """New learners in new episodes of their worlds. keys (L,), params (L,) per leaf."""
     key_learner, key_env, key_train = jnp.moveaxis(jax.vmap(partial(jax.random.split, num=3))(keys), 1, 0)
-    # One after another: batched QR factorisations on two CPU devices wait for each other for ever.
+    # One after another: batched QR factorisations on two CPU devices deadlock.
     cohort = jax.lax.map(parts.learner.init, key_learner)
-    row_keys = jax.vmap(partial(jax.random.split, num=parts.config.algo.num_envs))(key_env)  # (L, E)
-    params = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], row_keys.shape), params)
-    return cohort, reset_envs(parts.env, row_keys, params, parts.shards), key_train
+    env_keys = jax.vmap(partial(jax.random.split, num=parts.config.algo.num_envs))(key_env)  # (L, E)
+    params = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], env_keys.shape), params)
+    return cohort, reset_envs(parts.env, env_keys, params, parts.shards), key_train
 
 
 def iteration_keys(keys: Array, iteration: Array) -> tuple[Array, Array]:
@@ -324,7 +325,7 @@ def collect_rollouts(
     envs: EnvStates,
     exchange: ExchangeState,
 ) -> tuple[LearnerState, EnvStates, Rollout]:
-    """One rollout of every learner, with what its peers' policies say of it."""
+    """One rollout of every learner, with its peer targets."""
     env, learner, config, shards = parts.env, parts.learner, parts.config, parts.shards
     key_collect, _ = iteration_keys(keys, iteration)
     if config.hard_resets:

@@ -25,8 +25,8 @@ def player(one_row):
     def play(actions, key=0):
         key_reset, key_draw = jax.random.split(jax.random.key(key), (2, N))
         state, first = env.reset(key_reset, ())
-        chance = env.draw(key_draw, state, len(actions))
-        _, rest = jax.lax.scan(lambda state, now: env.step(state, *now), state, (actions, chance))
+        noise = env.draw(key_draw, state, len(actions))
+        _, rest = jax.lax.scan(lambda state, now: env.step(state, *now), state, (actions, noise))
         return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
 
     return play
@@ -89,8 +89,8 @@ def test_chance_has_one_slice_per_step(num_steps):
     env = build(continuous_target())
     keys = jax.random.split(jax.random.key(0), N)
     state, _ = env.reset(keys, ())
-    chance = env.draw(keys, state, num_steps)
-    assert {leaf.shape for leaf in jax.tree.leaves(chance)} == {(num_steps, N)}
+    noise = env.draw(keys, state, num_steps)
+    assert {leaf.shape for leaf in jax.tree.leaves(noise)} == {(num_steps, N)}
 
 
 def test_the_key_of_a_step_reaches_it_and_differs_by_step_and_row():
@@ -138,8 +138,8 @@ def test_plain_python_numbers_become_arrays_of_a_fixed_type():
     keys = jax.random.split(jax.random.key(0), N)
     types = lambda tree: [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves(tree)]
     state, first = env.reset(keys, jnp.full(N, 1.0))
-    chance = jax.tree.map(lambda x: x[0], env.draw(keys, state, 1))
-    after, second = env.step(state, jnp.zeros(N, int), chance)
+    noise = jax.tree.map(lambda x: x[0], env.draw(keys, state, 1))
+    after, second = env.step(state, jnp.zeros(N, int), noise)
     assert types((state, first)) == types((after, second))
     assert not any(weak for _, _, weak in types((state, first)))
     assert first.reward.dtype == jnp.float32
@@ -186,8 +186,8 @@ def test_a_row_with_agents_has_an_axis_of_them():
     assert first.obs.shape == (2, 3, 2)
     assert first.reward.shape == (2, 3)
     assert first.valid.shape == (2,)
-    chance = jax.tree.map(lambda x: x[0], env.draw(keys, state, 1))
-    state, now = env.step(state, jnp.array([[0, 1, 2], [3, 0, 1]]), chance)
+    noise = jax.tree.map(lambda x: x[0], env.draw(keys, state, 1))
+    state, now = env.step(state, jnp.array([[0, 1, 2], [3, 0, 1]]), noise)
     np.testing.assert_array_equal(now.reward, [[0, 1, 2], [3, 0, 1]])
     np.testing.assert_array_equal(now.obs[1], [[3, 6], [0, 0], [1, 2]])
     alone = three._replace(step=lambda *args: (step(*args)[0], jnp.float32(0), jnp.bool_(False)))
@@ -204,9 +204,9 @@ def test_where_no_episode_is_short_fewer_beginnings_are_drawn():
     env = from_jax(drawn).build(np.zeros((1, 1), np.uint32), False)
     keys = jax.random.split(jax.random.key(0), 1)
     state, _ = env.reset(keys, ())
-    chance = env.draw(keys, state, num_steps)
-    assert len(np.unique(chance.fresh)) == -(-num_steps // (limit + 1))
-    _, steps = jax.lax.scan(lambda state, chance: env.step(state, jnp.zeros(1, int), chance), state, chance)
+    noise = env.draw(keys, state, num_steps)
+    assert len(np.unique(noise.fresh)) == -(-num_steps // (limit + 1))
+    _, steps = jax.lax.scan(lambda state, noise: env.step(state, jnp.zeros(1, int), noise), state, noise)
     begun = np.asarray(steps.obs[:, 0, 0])[~np.asarray(steps.valid[:, 0])]
     assert len(begun) == 4
     assert len(np.unique(begun)) == 4

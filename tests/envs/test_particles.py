@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
-from shoal.envs.multi_agent import TEAMS
+from shoal.envs.multi_agent import ENVIRONMENTS
 from shoal.envs.multi_agent.particles import Particles
 
 TRACES = Path(__file__).parents[1] / "data" / "particles.npz"
@@ -75,7 +75,7 @@ def test_steps_are_those_recorded_of_the_package(world, kind):
     with np.load(TRACES) as file:
         start = f"{world}{kind}/"
         steps = {key.removeprefix(start): file[key] for key in file.files if key.startswith(start)}
-    check(TEAMS[f"{world}{kind}_v3"], steps)
+    check(ENVIRONMENTS[f"{world}{kind}_v3"], steps)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,15 +85,15 @@ def test_steps_are_the_packages(world, kind):
     steps = package_steps(world, kind, 5000)
     if world == "simple_tag":
         assert (steps["reward"][:, 0] >= 20).any(), "two never caught the prey at once"
-    check(TEAMS[f"{world}{kind}_v3"], steps)
+    check(ENVIRONMENTS[f"{world}{kind}_v3"], steps)
 
 
 def test_the_shared_reward_by_hand():
     """Agents 0 and 1 overlap; each landmark lies 0.5 below an agent: 3 (1.5 + 1) + 2 collisions in all."""
     position = jnp.array([[0.0, 0.5], [0.2, 0.5], [-1.0, 0.5]])
     state = Particles(position, jnp.zeros((3, 2)), position - jnp.array([[0.0, 0.5]]))
-    take = lambda name: jax.jit(TEAMS[name].step)(
-        jax.random.key(0), state, jnp.zeros(3, int), TEAMS[name].spec.params
+    take = lambda name: jax.jit(ENVIRONMENTS[name].step)(
+        jax.random.key(0), state, jnp.zeros(3, int), ENVIRONMENTS[name].spec.params
     )
     after, reward, _ = take("simple_spread_shared_v3")
     np.testing.assert_allclose(reward, [-9.5 / 3] * 3, rtol=1e-6)
@@ -104,7 +104,7 @@ def test_the_shared_reward_by_hand():
 
 
 def test_worlds_differ_by_row_and_end_together_after_25_steps():
-    recipe = from_jax(TEAMS["simple_tag_v3"])
+    recipe = from_jax(ENVIRONMENTS["simple_tag_v3"])
     assert (recipe.spec.agents, recipe.spec.teams) == (4, (0, 0, 0, 1))
     env = recipe.build(np.zeros((1, 2), np.uint32), False)
     keys = jax.random.split(jax.random.key(0), 2)
@@ -127,7 +127,7 @@ def test_worlds_differ_by_row_and_end_together_after_25_steps():
 
 
 def test_either_landmark_is_the_goal_of_the_adversary():
-    env = TEAMS["simple_adversary_v3"]
+    env = ENVIRONMENTS["simple_adversary_v3"]
     reset = jax.jit(jax.vmap(lambda key: env.reset(key, env.spec.params)))
     states = reset(jax.random.split(jax.random.key(0), 64))
     is_goal = np.all(np.asarray(states.landmarks) == np.asarray(states.goal), axis=2)
@@ -139,7 +139,7 @@ def test_either_landmark_is_the_goal_of_the_adversary():
 
 @pytest.mark.parametrize("name", [f"{world}_v3" for world in WORLDS])
 def test_pictures_keep_their_size_when_someone_is_far_out(name):
-    env = TEAMS[name]
+    env = ENVIRONMENTS[name]
     state = jax.jit(env.reset)(jax.random.key(0), env.spec.params)
     far = state._replace(position=state.position + 3)
     near, wide = env.render(state, env.spec.params), env.render(far, env.spec.params)

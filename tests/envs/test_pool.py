@@ -245,8 +245,8 @@ def test_a_game_that_ends_on_its_last_frame_is_terminated():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("Go9x9-v1", {}, r"^Go9x9-v1 is for 2 players; .*$"),
-        ("CartPole-v1", {"num_envs": 3}, r"^CartPole-v1: the option 'num_envs' is decided by the cohort.*$"),
+        ("Go9x9-v1", {}, r"^Go9x9-v1 has 2 players; .*$"),
+        ("CartPole-v1", {"num_envs": 3}, r"^CartPole-v1: Shoal decides the option 'num_envs'; leave it out$"),
     ],
 )
 def test_what_does_not_work_is_said_in_one_line(name, options, message):
@@ -294,7 +294,7 @@ def test_what_cannot_be_drawn_says_so():
     env = build("FrozenLake-v1", [1], rendering=True)
     state, _ = env.reset(None, None)
     with pytest.raises(
-        ShoalError, match=r"^FrozenLake-v1: EnvPool cannot draw it: .*gym:FrozenLake-v1 may be drawn$"
+        ShoalError, match=r"^FrozenLake-v1: EnvPool cannot render it: .*try gym:FrozenLake-v1$"
     ):
         env.render(state, 0)
 

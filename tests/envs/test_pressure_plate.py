@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
-from shoal.envs.multi_agent import TEAMS
+from shoal.envs.multi_agent import ENVIRONMENTS
 from shoal.envs.multi_agent.pressure_plate import DOOR, FOUR, GOAL, LONGEST, REACH
 
 MOVES = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0), "stay": (0, 0)}
@@ -153,7 +153,8 @@ def any_states(rules, rng, num_states):
 
 @pytest.mark.parametrize(("num", "version"), [(4, 0), (5, 1), (6, 0)])
 def test_every_step_is_one_the_rules_allow(num, version):
-    env, rules, rng = TEAMS[f"pressureplate-linear-{num}p-v{version}"], Rules(num), np.random.default_rng(0)
+    env = ENVIRONMENTS[f"pressureplate-linear-{num}p-v{version}"]
+    rules, rng = Rules(num), np.random.default_rng(0)
     states, actions = any_states(rules, rng, 500), rng.integers(5, size=(500, num))
 
     def one(key, state, action):
@@ -181,7 +182,7 @@ PLAN = [
 
 
 def test_a_plan_solves_it():
-    env = TEAMS["pressureplate-linear-4p-v0"]
+    env = ENVIRONMENTS["pressureplate-linear-4p-v0"]
     step = jax.jit(env.step)
     state = jnp.array(FOUR.starts, jnp.int32)
     _, reward, _ = step(jax.random.key(0), state, jnp.full(4, 4), ())
@@ -198,7 +199,7 @@ def test_a_plan_solves_it():
 
 
 def test_a_shut_door_and_a_taken_cell_stop_one_and_who_is_first_is_chance():
-    env = TEAMS["pressureplate-linear-4p-v0"]
+    env = ENVIRONMENTS["pressureplate-linear-4p-v0"]
     state = jnp.array([[7, 13], [6, 12], [2, 8], [4, 12]], jnp.int32)  # door 0 is open, door 1 is not
     step = jax.jit(jax.vmap(env.step, in_axes=(0, None, None, None)))
     up, left, right, stay = 0, 2, 3, 4
@@ -212,7 +213,7 @@ def test_a_shut_door_and_a_taken_cell_stop_one_and_who_is_first_is_chance():
 
 
 def test_an_episode_begins_in_any_order_and_lasts_500_steps():
-    env = from_jax(TEAMS["pressureplate-linear-4p-v0"]).build(np.zeros((1, 64), np.uint32), False)
+    env = from_jax(ENVIRONMENTS["pressureplate-linear-4p-v0"]).build(np.zeros((1, 64), np.uint32), False)
     keys = jax.random.split(jax.random.key(0), 64)
 
     def episode(keys):
@@ -230,7 +231,7 @@ def test_an_episode_begins_in_any_order_and_lasts_500_steps():
 
 
 def test_its_picture_shows_the_open_door():
-    env = TEAMS["pressureplate-linear-4p-v0"]
+    env = ENVIRONMENTS["pressureplate-linear-4p-v0"]
     start = jnp.array(FOUR.starts, jnp.int32)
     shut, opened = env.render(start, ()), env.render(start.at[0].set(jnp.array([7, 13])), ())
     assert shut.shape == (15 * 24, 9 * 24, 3)

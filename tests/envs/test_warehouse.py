@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.envs.multi_agent.chance import distinct
+from shoal.envs.multi_agent.sampling import distinct
 from shoal.envs.multi_agent.warehouse import (
     WAREHOUSES,
     WarehouseState,

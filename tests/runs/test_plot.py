@@ -121,7 +121,7 @@ def test_empty_panels_are_not_drawn(tmp_path):
     ("contents", "message"),
     [
         (None, "is not there"),
-        ("step,learner,seconds,return_mean\n", "no rows yet"),
+        ("step,learner,seconds,return_mean\n", "no records yet"),
         ("step,learner,seconds,loss\n1,0,0.0,1\n", "no column return_mean"),
     ],
 )

@@ -364,7 +364,7 @@ def test_distances_between_all_pairs():
     obs = {"o": jnp.array([[1.0, 3.0], [10.0, 10.0], [0.0, 1.0]])}
     found = distances(learner, cohort, obs)
     np.testing.assert_allclose(found, [[0, 2, 6], [-10, 0, 20], [-1.5, -1, 0]])
-    with pytest.raises(ShoalError, match="has no `distance`"):
+    with pytest.raises(ShoalError, match="defines no `distance`"):
         distances(nobody, cohort, obs)
 
 
