@@ -24,7 +24,7 @@ from shoal.cli.play import Play
 from shoal.cli.plot import Plot
 from shoal.envs.registry import SUITES
 from shoal.learners.registry import ALGORITHMS
-from shoal.settings import SHORT_NAMES
+from shoal.setting_names import SHORT_NAMES
 from shoal.training.program import make_trainer
 
 ROOT = Path(__file__).parent.parent

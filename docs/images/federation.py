@@ -11,7 +11,7 @@ import numpy as np
 import shoal
 from shoal.exchanges.topology import read_matrix
 from shoal.runs.files import read_json
-from shoal.runs.plots import plot_graph
+from shoal.runs.plots.graph import plot_graph
 
 HERE = Path(__file__).parent
 KINDS = {"alone": ("#D55E00", {}), "averaged every 4 updates": ("#0072B2", {"exchange": "average"})}

@@ -11,7 +11,8 @@ from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import EXCHANGES
 from shoal.learners.registry import ALGORITHMS
-from shoal.settings import SHORT_NAMES, helps, types
+from shoal.setting_names import SHORT_NAMES
+from shoal.settings import helps, types
 from shoal.training.config import TrainConfig
 
 NOT_FLAGS = {"env", "algo", "exchanges", "hyper_plan"}

@@ -13,7 +13,8 @@ from shoal.envs.registry import suite_of
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.registry import name_of
-from shoal.settings import SHORT_NAMES, helps
+from shoal.setting_names import SWITCHES
+from shoal.settings import helps
 from shoal.training.config import TrainConfig
 
 FIRST = ("algo", "steps", "learners", "seed", "exchange", "local_updates", "out", "clobber", "config")
@@ -107,7 +108,7 @@ def _flag(name: str, flag: Flag) -> str:
     ('--[no-]curiosity', '--curiosity.size')
     """
     group, dot, last = name.partition(".")
-    if SHORT_NAMES.get(group) == name:
+    if SWITCHES.get(group) == name:
         group, dot, last = group, "", ""
     switch = "[no-]" if flag.type is bool else ""
     typed = f"{group}.{switch}{last}" if dot else f"{switch}{group}"

@@ -7,8 +7,8 @@ import tyro
 
 from shoal.cli import cache
 from shoal.errors import ShoalError
-from shoal.runs.plots import destinations, plot
-from shoal.runs.policy_plots import plot_policy
+from shoal.runs.plots.policy import plot_policy
+from shoal.runs.plots.run import destinations, plot
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,8 @@ def load_learners(folder: Path, which: str = "latest") -> TrainedLearners:
 
 def learners_of(report: Report) -> TrainedLearners:
     """The learners as they are at a report."""
-    trainer, best = report.trainer, best_learner(report.metrics["return_mean"])
-    return TrainedLearners(
-        trainer.config, trainer.recipe, trainer.learner, report.state.cohort, best, report.step
-    )
+    parts, best = report.trainer.parts, best_learner(report.metrics["return_mean"])
+    return TrainedLearners(parts.config, parts.recipe, parts.learner, report.state.cohort, best, report.step)
 
 
 def choose_learners(trained: TrainedLearners, which: int | str) -> tuple[list[int | str], LearnerState]:

@@ -21,9 +21,9 @@ class ProgressBar:
 
     def __init__(self, session: Session):
         self.console = Console(stderr=True, highlight=False, quiet=rank() > 0)
-        config, spec = session.trainer.config, session.trainer.recipe.spec
+        config, spec = session.trainer.parts.config, session.trainer.parts.recipe.spec
         self.total = config.steps_after(config.num_iterations)
-        mesh = session.trainer.mesh
+        mesh = session.trainer.parts.mesh
         learners, data = mesh.devices.shape
         devices = count(mesh.devices.size, f"{mesh.devices.flat[0].platform} device")
         devices += f" ({learners}x{data})" * (data > 1)

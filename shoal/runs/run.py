@@ -159,8 +159,8 @@ class Run:
 
     def plot(self, folder: Path | str | None = None, *, episode: bool = True, seed: int = 0) -> list[Path]:
         """Plot learning curves, and with `episode` the best learner's policy; returns the files written."""
-        from shoal.runs.plots import plot
-        from shoal.runs.policy_plots import plot_policy
+        from shoal.runs.plots.policy import plot_policy
+        from shoal.runs.plots.run import plot
 
         folder = Path(folder or self.folder / "plots")
         return plot([self.folder], folder) + (plot_policy(self.folder, folder, seed) if episode else [])

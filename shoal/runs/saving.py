@@ -12,7 +12,8 @@ from shoal.distributed.mesh import from_device_order, to_device_order
 from shoal.distributed.processes import fetch, put, rank, run_on_first, share
 from shoal.ops import trees
 from shoal.runs import checkpoint
-from shoal.training.program import Trainer, TrainState
+from shoal.training.iteration import TrainState
+from shoal.training.program import Trainer
 from shoal.types import Tree
 
 
@@ -49,7 +50,7 @@ def saved_parts(trainer: Trainer, state: TrainState) -> dict[str, Tree]:
         "iteration": state.iteration,
         "episodes": state.envs.episodes,
     }
-    if trainer.recipe.spec.exact_resume:
+    if trainer.parts.recipe.spec.exact_resume:
         parts |= {"world": state.envs.state, "time_step": state.envs.step}
     return parts
 
@@ -59,7 +60,8 @@ def to_saved_order(trainer: Trainer, parts: dict[str, Tree]) -> dict[str, Tree]:
     parts = parts | {"exchange": trees.pack(parts["exchange"])}
     if "world" not in parts:
         return parts
-    by_learner = partial(from_device_order, mesh=trainer.mesh, num_learners=trainer.config.learners)
+    mesh, num_learners = trainer.parts.mesh, trainer.parts.config.learners
+    by_learner = partial(from_device_order, mesh=mesh, num_learners=num_learners)
     return parts | {"world": jax.tree.map(by_learner, parts["world"])}
 
 
@@ -68,14 +70,14 @@ def from_saved_order(trainer: Trainer, fresh: TrainState, parts: dict[str, Tree]
     envs, cohort = fresh.envs, put(parts["cohort"], fresh.cohort)
     episodes = put(parts["episodes"], envs.episodes)
     if "world" in parts:
-        laid_out = jax.tree.map(partial(to_device_order, mesh=trainer.mesh), parts["world"])
+        laid_out = jax.tree.map(partial(to_device_order, mesh=trainer.parts.mesh), parts["world"])
         state, step = put((laid_out, parts["time_step"]), (envs.state, envs.step))
         envs = envs._replace(state=state, step=step, episodes=episodes)
     else:  # new episodes
         begun = {name: getattr(envs.episodes, name) for name in ("running_return", "running_length")}
         envs = envs._replace(episodes=episodes._replace(**begun))
         shardings = jax.tree.map(lambda x: x.sharding, fresh.cohort)
-        cohort = jax.jit(jax.vmap(trainer.learner.on_restart), out_shardings=shardings)(cohort)
+        cohort = jax.jit(jax.vmap(trainer.parts.learner.on_restart), out_shardings=shardings)(cohort)
     return TrainState(
         cohort=cohort,
         envs=envs,

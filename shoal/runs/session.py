@@ -38,10 +38,11 @@ from shoal.runs.metrics import read_summary, write_summary
 from shoal.runs.signals import stop_signals
 from shoal.runs.writer import RunWriter, speeds
 from shoal.training.config import TrainConfig
+from shoal.training.iteration import TrainState
 from shoal.training.loop import Clock, Report, progress_reports
 from shoal.training.parts import mesh_for
 from shoal.training.profile import Profile
-from shoal.training.program import Trainer, TrainState, make_trainer
+from shoal.training.program import Trainer, make_trainer
 from shoal.training.scores import best_learner
 
 SAVE_SECONDS = 30.0
@@ -173,7 +174,7 @@ def run_session(session: Session) -> Generator[Report, None, None]:
 
 def open_writer(session: Session) -> AbstractContextManager[RunWriter | None]:
     """The writer of metrics and lineage, in the first process; None in the others."""
-    config = session.trainer.config
+    config = session.trainer.parts.config
     hypers = fetch(session.state.cohort.hypers)._asdict() if config.selection_every else {}
     evolved = {name: hypers[name] for name in config.priors} if config.selection_every else {}
     return RunWriter(session.folder, session.resumed_step, evolved) if rank() == 0 else nullcontext()
@@ -193,13 +194,13 @@ def top_score(report: Report) -> float:
 
 def finish_session(session: Session, report: Report) -> Finished:
     """Write summary.json."""
-    config = session.trainer.config
+    config = session.trainer.parts.config
     interrupted = report.iteration < config.num_iterations
     scores = report.metrics["return_mean"]
     best = best_learner(scores)
     summary = {
         "env": config.env,
-        "backend": session.trainer.recipe.spec.backend,
+        "backend": session.trainer.parts.recipe.spec.backend,
         "algo": to_settings(config)["algo"],
         "learners": config.learners,
         "steps": report.step,

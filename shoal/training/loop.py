@@ -14,8 +14,9 @@ import numpy as np
 from shoal.distributed.processes import OtherProcessFailed, broadcast_from_first, fetch, first_rank_where
 from shoal.envs.adapters.host import take_crash
 from shoal.training.config import TrainConfig
+from shoal.training.iteration import Progress, TrainState
 from shoal.training.profile import Profile, profiled
-from shoal.training.program import Progress, Trainer, TrainState, make_trainer
+from shoal.training.program import Trainer, make_trainer
 from shoal.training.scores import score_metrics
 
 Advance: TypeAlias = Callable[[TrainState, Any], tuple[TrainState, Progress]]
@@ -94,7 +95,7 @@ def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | Non
     Which iterations have a report that is `due` depends on the configuration alone, not on time. With a
     `profile`, the stages of each iteration run and are timed one by one.
     """
-    config = trainer.config
+    config = trainer.parts.config
     began = time.perf_counter()
     iteration, count, valid_steps = int(state.iteration), 1, 0
     advance = profiled(trainer.stages, state, profile) if profile else compiled(trainer, state)
@@ -112,12 +113,12 @@ def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | Non
         iteration += count
         valid_steps += int(np.sum(progress.valid_steps))
         due, selected = iteration == next_due, bool(selects) and iteration == next_selection
-        metrics = progress.metrics | score_metrics(trainer.recipe.spec, state.envs.episodes)
+        metrics = progress.metrics | score_metrics(trainer.parts.recipe.spec, state.envs.episodes)
         if due or selected:
             hypers = fetch(state.cohort.hypers)
             metrics |= {f"hypers/{name}": getattr(hypers, name) for name in config.evolving}
         if due and compare:
-            metrics |= fetch(compare(state)) | trainer.exchange.derive_metrics(metrics)
+            metrics |= fetch(compare(state)) | trainer.parts.exchange.derive_metrics(metrics)
         if due and profile:
             metrics |= {name: np.full(config.learners, x) for name, x in profile.pop_report().items()}
         yield Report(
@@ -141,7 +142,7 @@ def compiled(trainer: Trainer, state: TrainState) -> Advance:
 
     Nothing is updated in place where an environment may raise: the state before is then still there to save.
     """
-    if trainer.learner.grouped or trainer.recipe.may_raise:
+    if trainer.parts.learner.grouped or trainer.parts.recipe.may_raise:
         return trainer.advance.lower(state, np.int32(1)).compile()
     split = lambda state: (state.cohort.private, state._replace(cohort=state.cohort._replace(private=())))
     program = trainer.advance_in_place.lower(*split(state), np.int32(1)).compile()

@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.training.program import Progress, Stages, TrainState
+from shoal.training.iteration import Progress, TrainState
+from shoal.training.program import Stages
 from shoal.types import Tree
 
 STAGES = ("rollout", "optimisation", "exchange", "logging")

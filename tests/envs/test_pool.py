@@ -12,6 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from shoal.envs.adapters import envpool as adapter
 from shoal.envs.adapters.envpool import envpool_recipe
+from shoal.envs.adapters.pool_env import time_step
 from shoal.envs.adapters.suite import UnknownOptions
 from shoal.errors import ShoalError
 from shoal.types import Box, Discrete, MultiDiscrete
@@ -222,7 +223,7 @@ def test_clipped_rewards_keep_their_raw_score():
         flags,
         {"reward": jnp.full(2, 7.0), "terminated": jnp.zeros(2)},
     )
-    step = adapter._time_step(described, raw, over=jnp.array([False, True]))
+    step = time_step(described, raw, over=jnp.array([False, True]))
     assert step.reward.tolist() == [1.0, 0.0]
     assert step.info["raw_reward"].tolist() == [7.0, 0.0]
 
@@ -237,7 +238,7 @@ def test_a_game_that_ends_on_its_last_frame_is_terminated():
         yes,
         {"reward": jnp.ones(1), "terminated": jnp.ones(1)},
     )
-    step = adapter._time_step(described, raw, over=no)
+    step = time_step(described, raw, over=no)
     assert step.terminated.item()
     assert step.info["episode_over"].item()
 

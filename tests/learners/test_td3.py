@@ -12,7 +12,8 @@ from shoal.errors import ShoalError
 from shoal.learners import replay, td3
 from shoal.learners.td3 import Hypers, TD3Config
 from shoal.ops import trees
-from shoal.settings import SHORT_NAMES, with_settings
+from shoal.setting_names import SHORT_NAMES
+from shoal.settings import with_settings
 from shoal.training import rollout as collection
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, MultiBinary, MultiDiscrete, Rollout
 

@@ -8,7 +8,8 @@ from PIL import Image
 
 from shoal.errors import ShoalError
 from shoal.runs.metrics import MetricsWriter
-from shoal.runs.plots import mean_and_deviation, pivot, plot, speed
+from shoal.runs.plots.curves import mean_and_deviation, pivot, speed
+from shoal.runs.plots.run import plot
 
 
 def make_run(folder: Path, learners: int, reports: int = 10, **more: object) -> Path:

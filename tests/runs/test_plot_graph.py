@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 
 from shoal.exchanges.topology import GRAPHS, complete, ring
-from shoal.runs.plots import PALETTE, plot_graph
+from shoal.runs.plots.figure import PALETTE
+from shoal.runs.plots.graph import plot_graph
 
 
 def pixels(path):

@@ -48,7 +48,7 @@ def trained():
     statistics = cohort.statistics._replace(obs={"obs": seen})
     params = jax.tree.map(lambda x: x + 0.3, cohort.params)
     changed = cohort._replace(params=params, statistics=statistics)
-    return trainer.learner, jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), changed, cohort)
+    return trainer.parts.learner, jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), changed, cohort)
 
 
 @cache

@@ -1,36 +1,26 @@
-"""EnvPool: environments in C++, stepped inside compiled code.
-
-A pool's address is compiled into its functions. So every device has a pool of its own, chosen by a
-`lax.switch` on the device's index. The state carries the pool's handle, which orders the steps, and which
-episodes have just ended: their next step is a reset.
-"""
+"""EnvPool: environments in C++, with their options, spaces and error messages."""
 
 import ctypes
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
-from jax.experimental import io_callback
+from jax import Array
 
-from shoal.distributed.mesh import local_device_index, num_cores
+from shoal.distributed.mesh import num_cores
+from shoal.envs.adapters.pool_env import PGX_MASK, PoolAdapter, first_line, pool_env
 from shoal.envs.adapters.suite import Suite, UnknownOptions
 from shoal.errors import ShoalError
-from shoal.ops.masks import ACTION_MASK
-from shoal.types import Box, Discrete, Env, EnvRecipe, EnvSpec, TimeStep, Tree
+from shoal.types import Box, Discrete, Env, EnvRecipe, EnvSpec
 
 _NO_LIMIT = 2**31 - 1
 """EnvPool's number of steps for no time limit."""
-
-_PGX_MASK = "legal_action_mask"
-"""The mask in the `info` of EnvPool's Pgx environments."""
 
 _RESERVED = {
     "num_envs",
@@ -56,28 +46,6 @@ On 2 cores, steps per second with 1 thread and with 2, by number of environments
 """
 
 
-class PoolState(NamedTuple):
-    """The state of one device; across devices the handle's first axis is the devices'."""
-
-    handle: Array  # (1, K) uint8
-    over: Array  # (N,) bool: the last step ended an episode, so the next one is a reset
-
-
-class PoolAdapter(NamedTuple):
-    """Converts between a pool's arrays and ours."""
-
-    spec: EnvSpec
-    family: str
-    observe: Callable[[Tree], Tree]
-    act: Callable[[Array], Array]
-    scored: bool
-    """Whether `info` has the unclipped reward and the true end of the game (Atari)."""
-    restarts: bool
-    """Whether a reset starts a new episode at any time; under `episodic_life` the game continues."""
-    masked: bool
-    """Whether `info` has a mask of the allowed actions (Pgx)."""
-
-
 def envpool_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
     """An environment of EnvPool's; `options` are EnvPool's own (`episodic_life`, `frame_skip`...).
 
@@ -89,7 +57,7 @@ def envpool_recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
         if rendering and adapter.family.startswith("envpool.mujoco"):
             _load_opengl(name)
         pools = [_pool(adapter, options, own_seeds, len(seeds), rendering) for own_seeds in seeds]
-        return _env(adapter, pools, seeds.shape[1])
+        return pool_env(adapter, pools, seeds.shape[1])
 
     return EnvRecipe(adapter.spec, build)
 
@@ -125,7 +93,7 @@ def _adapter(name: str, options: dict[str, Any]) -> PoolAdapter:
     players, limit = pool_spec.config.max_num_players, pool_spec.config.max_episode_steps
     if players > 1:
         raise ShoalError(f"{name} has {players} players; of EnvPool only environments with one player work")
-    masked = f"info:{_PGX_MASK}" in pool_spec.state_array_spec
+    masked = f"info:{PGX_MASK}" in pool_spec.state_array_spec
     with _quiet_boxes():
         seen = pool_spec.observation_space
         seen = spaces.add_mask(seen, pool_spec.action_space) if masked else seen
@@ -174,7 +142,7 @@ def _pool_spec(name: str, options: dict[str, Any]) -> Any:
     except ImportError as error:
         if "Qt" in str(error):
             raise ShoalError(f"{name} needs Qt 5: apt-get install libqt5gui5") from error
-        raise ShoalError(f"{name}: EnvPool cannot load it: {_first_line(error)}") from error
+        raise ShoalError(f"{name}: EnvPool cannot load it: {first_line(error)}") from error
     except TypeError as error:
         others = ", ".join(sorted(options.keys() - (known := option_names(name))))
         if not others:
@@ -182,7 +150,7 @@ def _pool_spec(name: str, options: dict[str, Any]) -> Any:
         takes = ", ".join(sorted(known))
         raise UnknownOptions(f"envpool:{name} does not take {others}; it takes {takes}") from error
     except (RuntimeError, ValueError, AssertionError) as error:
-        raise ShoalError(f"{name}: EnvPool refused it: {_first_line(error)}") from error
+        raise ShoalError(f"{name}: EnvPool refused it: {first_line(error)}") from error
 
 
 def _mistyped(name: str, options: dict[str, Any]) -> str:
@@ -227,94 +195,6 @@ def _num_threads(num_envs: int, num_devices: int, family: str) -> int:
     return max(1, min(num_envs, num_cores() // num_devices))
 
 
-def _env(adapter: PoolAdapter, pools: list[Any], num_envs: int) -> Env:
-    with jax.enable_x64(True):  # MuJoCo's pools use float64; nothing else does
-        functions = [pool.xla() for pool in pools]
-    handles = [np.asarray(handle) for handle, *_ in functions]
-    receive = _on_this_device([_receive(adapter, recv) for _, recv, _, _ in functions])
-    advance = _on_this_device([_advance(adapter, step) for _, _, _, step in functions])
-
-    def host_reset(index, *handle):
-        pools[int(index)].async_reset()
-        return handles[int(index)]
-
-    def start(*handle):
-        """New episodes; the handle orders them after earlier steps."""
-        shape = jax.ShapeDtypeStruct(handles[0].shape, np.uint8)
-        fresh = io_callback(host_reset, shape, local_device_index(len(pools)), *handle)
-        fresh, time_step = receive(fresh, jnp.ones(num_envs, bool))
-        return PoolState(fresh[None], jnp.zeros(num_envs, bool)), time_step
-
-    reset = lambda keys, params: start()  # the pool has the seeds
-    restart = lambda keys, state: start(state.handle)
-
-    def step(state, action, noise):
-        del noise
-        handle, time_step = advance(state.handle[0], state.over, action)
-        return PoolState(handle[None], time_step.terminated | time_step.truncated), time_step
-
-    def render(state, index):
-        jax.block_until_ready(state)
-        return _render(pools[index // num_envs], index % num_envs, adapter.spec.name)
-
-    no_noise = lambda keys, state, num_steps: ()
-    return Env(adapter.spec, reset, no_noise, step, render, restart if adapter.restarts else None)
-
-
-def _on_this_device(branches: list[Callable]) -> Callable:
-    if len(branches) == 1:
-        return branches[0]
-    return lambda *args: lax.switch(local_device_index(len(branches)), branches, *args)
-
-
-def _receive(adapter: PoolAdapter, recv: Callable) -> Callable:
-    def receive(handle, over):
-        with jax.enable_x64(True):
-            handle, raw = recv(handle)
-            return handle, _time_step(adapter, raw, over)
-
-    return receive
-
-
-def _advance(adapter: PoolAdapter, step: Callable) -> Callable:
-    def advance(handle, over, action):
-        with jax.enable_x64(True):
-            handle, raw = step(handle, adapter.act(action))
-            return handle, _time_step(adapter, raw, over)
-
-    return advance
-
-
-def _time_step(adapter: PoolAdapter, raw: tuple, over: Array) -> TimeStep:
-    """The pool's output as a time step; where `over`, it is the first of a new episode."""
-    obs, reward, terminated, truncated, info = raw
-    obs = {"obs": obs, ACTION_MASK: info[_PGX_MASK]} if adapter.masked else obs
-    valid = ~over
-    ended = terminated | truncated
-    no_reward = jnp.zeros(reward.shape, jnp.float32)
-    score = {}
-    if adapter.scored:
-        # Under `episodic_life` a lost life ends the learner's episode, but not the game that is scored; and
-        # where the game ends on its last permitted frame, the pool reports only a truncation.
-        game_over = info["terminated"] > 0
-        terminated = ended & (terminated | game_over)
-        score = {
-            "raw_reward": jnp.where(valid, info["reward"].astype(jnp.float32), no_reward),
-            "episode_over": ended & (truncated | game_over) & valid,
-        }
-    reward = jnp.where(valid, reward.astype(jnp.float32), no_reward)
-    if agents := adapter.spec.agents:
-        reward = jnp.repeat(reward[:, None] / agents, agents, axis=1)  # equal shares of the team's
-    return TimeStep(
-        obs=adapter.observe(obs),
-        reward=reward,
-        terminated=terminated & valid,
-        truncated=truncated & valid,
-        valid=valid,
-        info=score,
-    )
-
-
 def _load_opengl(name: str) -> None:
     """Load OpenGL for MuJoCo, which looks only among the process's global symbols and exits without it.
 
@@ -325,19 +205,6 @@ def _load_opengl(name: str) -> None:
         ctypes.CDLL(str(next(bundled, "libEGL.so.1")), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise ShoalError(f"{name}: rendering MuJoCo needs EGL: apt-get install libegl1") from error
-
-
-def _render(pool: Any, index: int, name: str) -> np.ndarray:
-    try:
-        frames = pool.render(env_ids=index)
-    except RuntimeError as error:
-        remedy = "apt-get install libegl1" if "EGL" in str(error) else f"try gym:{name}"
-        raise ShoalError(f"{name}: EnvPool cannot render it: {_first_line(error)}; {remedy}") from error
-    return np.asarray(frames[0], np.uint8)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _names() -> Collection[str]:

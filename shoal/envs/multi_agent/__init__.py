@@ -5,7 +5,8 @@ from shoal.envs.multi_agent.foraging import FIELDS, foraging
 from shoal.envs.multi_agent.pressure_plate import PRESSURE_PLATES
 from shoal.envs.multi_agent.spread import SIMPLE_SPREAD
 from shoal.envs.multi_agent.tag import SIMPLE_TAG
-from shoal.envs.multi_agent.warehouse import WAREHOUSES, warehouse
+from shoal.envs.multi_agent.warehouse import warehouse
+from shoal.envs.multi_agent.warehouse_rules import WAREHOUSES
 from shoal.types import JaxEnv
 
 _FAMILIES = (warehouse, foraging)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.envs.multi_agent.marks import BLACK, GREY, WHITE, YELLOW, Mark, cells, colour_of, paint
+from shoal.envs.multi_agent.marks import BLACK, GREY, WHITE, YELLOW, Mark, colour_of, grid, paint
 from shoal.envs.multi_agent.sampling import distinct, free_cell
 from shoal.errors import ShoalError
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
@@ -166,7 +166,7 @@ def listed(position: Array, level: Array, seen: Array, before: Array) -> Array:
 def render(rules: Rules, state: ForagingState, params: tuple[()]) -> np.ndarray:
     """Food as yellow squares, players as discs, both with their levels."""
     state = ForagingState(*map(np.asarray, state))
-    marks = cells(rules.size, rules.size)
+    marks = grid(rules.size, rules.size)
     for (row, col), weight in zip(state.food, state.weight, strict=True):
         if weight > 0:
             marks += [Mark(row, col, "square", YELLOW, 0.8), Mark(row, col, str(weight), BLACK, 0.5)]

@@ -65,9 +65,9 @@ def colour_of(agent: int) -> Colour:
     return (BLUE, RED, GREEN, VIOLET, ORANGE, TEAL)[agent % 6]
 
 
-def cells(rows: int, cols: int, colour: Colour = WHITE, size: float = 0.95) -> list[Mark]:
+def grid(rows: int, cols: int) -> list[Mark]:
     """The cells of a board; the ground shows as lines between them."""
-    return [Mark(row, col, "square", colour, size) for row in range(rows) for col in range(cols)]
+    return [Mark(row, col, "square", WHITE, 0.95) for row in range(rows) for col in range(cols)]
 
 
 def _paint(picture: np.ndarray, mark: Mark, cell: int) -> None:

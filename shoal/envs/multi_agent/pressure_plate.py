@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.envs.multi_agent.marks import BLACK, GREY, ORANGE, WHITE, YELLOW, Mark, cells, colour_of, paint
+from shoal.envs.multi_agent.marks import BLACK, GREY, ORANGE, WHITE, YELLOW, Mark, colour_of, grid, paint
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
 WIDTH = 9
@@ -194,7 +194,7 @@ def picture(corridor: Corridor, positions: np.ndarray, opened: np.ndarray) -> np
     """Agents are numbered discs, plates rings of the same colour; shut doors are orange, the chest yellow."""
     kinds = corridor.kinds[REACH:-REACH, REACH:-REACH]
     shut = [DOOR + i for i in np.flatnonzero(~opened)]
-    marks = cells(corridor.height, WIDTH)
+    marks = grid(corridor.height, WIDTH)
     marks += [Mark(y, x, "square", GREY) for y, x in np.argwhere(kinds == EDGE)]
     marks += [Mark(y, x, "square", ORANGE, 0.9) for y, x in np.argwhere(np.isin(kinds, shut))]
     marks += [Mark(y, x, "ring", colour_of(i), 0.95) for i, (x, y) in enumerate(corridor.plates)]

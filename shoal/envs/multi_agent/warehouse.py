@@ -5,85 +5,23 @@ A warehouse is a map with an edge as wide as a robot sees. Its cells are numbere
 sight have the same offsets everywhere.
 """
 
-import re
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple, get_args
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.envs.multi_agent.marks import (
-    BLACK,
-    GREY,
-    LILAC,
-    ORANGE,
-    PALE,
-    WHITE,
-    Mark,
-    cells,
-    colour_of,
-    paint,
-)
+from shoal.envs.multi_agent.marks import BLACK, GREY, LILAC, ORANGE, PALE, WHITE, Mark, colour_of, grid, paint
 from shoal.envs.multi_agent.sampling import distinct, nth_remaining
-from shoal.errors import ShoalError
+from shoal.envs.multi_agent.warehouse_rules import Rules, first_shelves, highways, read_rules
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
-Payment = Literal["indiv", "global", "twostage"]
-
-SIZES = {"tiny": (1, 3), "small": (2, 3), "medium": (2, 5), "large": (3, 5)}
-"""Rows and columns of shelf blocks."""
-DEMAND = {"": 1.0, "-easy": 2.0, "-hard": 0.5}
-"""Requests per robot."""
 FORWARD, LEFT, RIGHT, TOGGLE = 1, 2, 3, 4
 """Actions; 0 is to wait."""
 UP, EAST, DOWN, WEST = range(4)
 """Headings, clockwise."""
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The rules of one variant."""
-
-    agents: int
-    requests: int
-    """How many shelves are requested at any time."""
-    rows: int = 1
-    columns: int = 3
-    """Blocks of shelves, two wide, with highways around them; an odd number of columns."""
-    height: int = 8
-    """How many shelves a block is high."""
-    sight: int = 1
-    """How many cells away a robot sees."""
-    payment: Payment = "indiv"
-    """A delivery pays 1 to the robot that brings the shelf, 1 to all, or 0.5 and 0.5 for putting it back."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of the map, without the edge."""
-        return (self.height + 1) * self.rows + 2, 3 * self.columns + 1
-
-    @property
-    def stride(self) -> int:
-        """The width of the map and its edge: the distance between a cell and the one below it."""
-        return self.shape[1] + 2 * self.sight
-
-    @property
-    def goals(self) -> tuple[int, int]:
-        """The two cells in the middle of the last row."""
-        height, width = self.shape
-        right = self.cell(height - 1, width // 2)
-        return right - 1, right
-
-    def cell(self, row: Any, col: Any) -> Any:
-        """The number of the cell at a row and column of the map."""
-        return (row + self.sight) * self.stride + col + self.sight
-
-    def row_col(self, cell: Any) -> tuple[Any, Any]:
-        """The row and column of a cell of the map."""
-        return cell // self.stride - self.sight, cell % self.stride - self.sight
 
 
 class WarehouseState(NamedTuple):
@@ -95,23 +33,6 @@ class WarehouseState(NamedTuple):
     delivered: Array  # (A,) bool: it has brought a requested shelf to a goal since it was loaded
     shelves: Array  # (cells,) uint8: the shelf in each cell, counted from 1; 0 is none
     requests: Array  # (Q,) int32: the requested shelves, each once
-
-
-@lru_cache
-def highways(rules: Rules) -> np.ndarray:
-    """The cells (cells,) where no shelf may be put down: between blocks, around and before the goals."""
-    (height, width), middle = rules.shape, rules.shape[1] // 2
-    row, col = np.indices((height, width))
-    lane = (row > height - rules.height - 3) & ((col == middle - 1) | (col == middle))
-    free = (col % 3 == 0) | (row % (rules.height + 1) == 0) | (row == height - 1) | lane
-    return np.pad(free, rules.sight, constant_values=True).reshape(-1)  # (cells,)
-
-
-@lru_cache
-def first_shelves(rules: Rules) -> np.ndarray:
-    """The shelf in each cell when an episode begins: one in every cell that is no highway, row by row."""
-    here = ~highways(rules)
-    return np.where(here, here.cumsum(), 0).astype(np.min_scalar_type(here.sum()))  # (cells,)
 
 
 def reset(rules: Rules, key: Array, params: tuple[()]) -> WarehouseState:
@@ -291,7 +212,7 @@ def render(rules: Rules, state: WarehouseState, params: tuple[()]) -> np.ndarray
     """Shelves (requested ones in orange), goals, and robots with their heading; a ring shows a load."""
     state = WarehouseState(*map(np.asarray, state))
     height, width = rules.shape
-    marks = cells(height, width, WHITE)
+    marks = grid(height, width)
     marks += [Mark(*rules.row_col(goal), "square", BLACK, 0.95) for goal in rules.goals]
     for cell in np.flatnonzero(state.shelves):
         colour = ORANGE if state.shelves[cell] in state.requests else LILAC
@@ -304,57 +225,17 @@ def render(rules: Rules, state: WarehouseState, params: tuple[()]) -> np.ndarray
     return paint(height, width, marks, cell=min(32, 2 * (200 // height)), ground=GREY)
 
 
-def make_warehouse(name: str, rules: Rules) -> JaxEnv:
-    """The environment with these rules; episodes have 500 steps."""
-    length = 8 + 7 * (2 * rules.sight + 1) ** 2
-    spec = EnvSpec(name, "jax", Box((length,)), Discrete(5), 500, agents=rules.agents, shortest=500)
-    return JaxEnv(spec, *(partial(act, rules) for act in (reset, step, observe, render)))
-
-
-_ID = re.compile(
-    r"rware(-(?P<sight>\d+)s)?-((?P<size>[a-z]+)|(?P<rows>\d+)x(?P<columns>\d+))(-(?P<height>\d+)h)?"
-    r"-(?P<agents>\d+)ag(-(?P<requests>\d+)req|(?P<demand>-easy|-hard))?(-(?P<payment>\w+))?-v2"
-)
-
-
 def warehouse(name: str) -> JaxEnv | None:
-    """The environment of an id of the package, short or long; None for other names.
+    """The environment of an id of the package; None for other names. Episodes have 500 steps.
 
     >>> [warehouse(id).spec.agents for id in ("rware-tiny-4ag-hard-v2", "rware-1x5-4h-3ag-2req-global-v2")]
     [4, 3]
     >>> warehouse("CartPole-v1") is None
     True
     """
-    found = _ID.fullmatch(name)
-    if found is None or (found["size"] and found["size"] not in SIZES):
+    rules = read_rules(name)
+    if rules is None:
         return None
-    size = SIZES.get(found["size"]) or (int(found["rows"]), int(found["columns"]))
-    agents = int(found["agents"])
-    requests = int(found["requests"] or agents * DEMAND[found["demand"] or ""])
-    sizes = {"height": int(found["height"] or 8), "sight": int(found["sight"] or 1)}
-    rules = Rules(agents, requests, *size, **sizes, payment=found["payment"] or "indiv")
-    _check(name, rules)
-    return make_warehouse(name, rules)
-
-
-def _check(name: str, rules: Rules) -> None:
-    """Raise where these rules make no warehouse."""
-    if rules.columns % 2 == 0 or rules.rows * rules.height * rules.sight == 0:
-        raise ShoalError(f"{name}: a warehouse has at least one row and an odd number of columns of shelves")
-    if rules.payment not in get_args(Payment):
-        raise ShoalError(f"{name}: payment is one of {', '.join(get_args(Payment))}, not {rules.payment}")
-    shelves, room = int(first_shelves(rules).max()), rules.shape[0] * rules.shape[1]
-    if not 0 < rules.requests < shelves or not 0 < rules.agents <= room:
-        raise ShoalError(
-            f"{name}: {rules.agents} robots and {rules.requests} requests for {shelves} shelves in {room} "
-            f"cells; there is at least one of each, and a shelf that nobody asks for"
-        )
-
-
-WAREHOUSES = [
-    f"rware-{size}-{agents}ag{demand}-v2"
-    for size in ("tiny", "small")
-    for agents in (2, 3, 4)
-    for demand in DEMAND
-]
-"""The ids that are listed."""
+    length = 8 + 7 * (2 * rules.sight + 1) ** 2
+    spec = EnvSpec(name, "jax", Box((length,)), Discrete(5), 500, agents=rules.agents, shortest=500)
+    return JaxEnv(spec, *(partial(act, rules) for act in (reset, step, observe, render)))

@@ -16,7 +16,7 @@ from shoal.runs.checkpoint import newest_meta
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.evaluation import own_world
 from shoal.runs.learners import choose_learner, load_learners
-from shoal.runs.plots import PALETTE, write_figure
+from shoal.runs.plots.figure import PALETTE, write_figure
 from shoal.runs.policy import clip_action
 from shoal.training.episode import Trajectory, trajectory
 from shoal.training.evaluate import greedy

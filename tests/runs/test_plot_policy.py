@@ -17,7 +17,7 @@ from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.runs.config import from_settings, read_settings, write_config
 from shoal.runs.learners import choose_learners, load_learners
-from shoal.runs.policy_plots import CELLS, evaluate_plane, find_view, plot_policy
+from shoal.runs.plots.policy import CELLS, evaluate_plane, find_view, plot_policy
 from shoal.runs.presets import preset
 from shoal.runs.session import open_session, run_session
 from shoal.training.episode import episode, trajectory
