@@ -21,9 +21,10 @@ from shoal.envs.worlds import parameters
 from shoal.exchanges.mixing import mean_learner
 from shoal.ops import trees
 from shoal.training.evaluate import assign_worlds, evaluate_worlds, play_episodes
+from shoal.training.iteration import TrainState
 from shoal.training.loop import progress_reports
 from shoal.training.parts import worlds_of
-from shoal.training.program import Trainer, TrainState, make_trainer
+from shoal.training.program import Trainer, make_trainer
 
 CLIENTS = 5
 EPISODES = 100
@@ -98,7 +99,8 @@ def returns(config: TrainConfig, sent: tuple[str, ...]) -> list[float]:
     cohort = final(trainer, began).cohort
     mean = mean_learner(cohort)
     known = mean._replace(params=untrained._replace(**{name: getattr(mean.params, name) for name in sent}))
-    play = lambda who: float(play_episodes(trainer.recipe, trainer.learner, who, EPISODES)[0].mean())
+    parts = trainer.parts
+    play = lambda who: float(play_episodes(parts.recipe, parts.learner, who, EPISODES)[0].mean())
     return [play(cohort), play(mean), play(known if sent else mean)]
 
 
@@ -173,10 +175,12 @@ def mean_model(algo: TD3Config, rule: ExchangeConfig, spread: float, seed: int) 
         exchanges=(rule,),
     )
     trainer = make_trainer(config)
-    cohort, spec = final(trainer, trainer.init()).cohort, trainer.recipe.spec
+    cohort, spec = final(trainer, trainer.init()).cohort, trainer.parts.recipe.spec
     fresh = parameters.draw_unseen_worlds(spec, spread, EPISODES, seed)
     places = assign_worlds(["mean"], worlds_of(config, spec), EPISODES, fresh)
-    rows = evaluate_worlds(trainer.recipe, trainer.learner, mean_learner(cohort), ["mean"], places)
+    rows = evaluate_worlds(
+        trainer.parts.recipe, trainer.parts.learner, mean_learner(cohort), ["mean"], places
+    )
     return [float(np.mean([row.return_mean for row in rows if row.world == w])) for w in ("seen", "unseen")]
 
 

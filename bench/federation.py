@@ -21,9 +21,10 @@ from shoal.envs.worlds import parameters
 from shoal.ops import trees
 from shoal.settings import with_settings
 from shoal.training.evaluate import assign_worlds, distances, evaluate_worlds, play_episodes
+from shoal.training.iteration import TrainState
 from shoal.training.loop import progress_reports
 from shoal.training.parts import worlds_of
-from shoal.training.program import Trainer, TrainState, make_trainer
+from shoal.training.program import Trainer, make_trainer
 
 EPISODES = 100
 STEPS = {"CartPole-v1": 50_000, "Pendulum-v1": 200_000}
@@ -72,10 +73,10 @@ def different_worlds(env: str, seeds: range):
 def scores_in_worlds(config: TrainConfig) -> list[float]:
     """Mean returns: learners in their own worlds, in each other's, in unseen ones."""
     trainer, state = finished(config)
-    spec, names = trainer.recipe.spec, list(range(config.learners))
+    spec, names = trainer.parts.recipe.spec, list(range(config.learners))
     fresh = parameters.draw_unseen_worlds(spec, config.env_spread, EPISODES, config.seed)
     places = assign_worlds(names, worlds_of(config, spec), EPISODES, fresh)
-    rows = evaluate_worlds(trainer.recipe, trainer.learner, state.cohort, names, places)
+    rows = evaluate_worlds(trainer.parts.recipe, trainer.parts.learner, state.cohort, names, places)
     of = lambda place: float(np.mean([row.return_mean for row in rows if row.world == place]))
     return [of("own"), of("seen"), of("unseen")]
 
@@ -103,7 +104,7 @@ def liars(env: str, seeds: range):
 def honest_return(config: TrainConfig, honest: int) -> float:
     """The mean greedy return of the learners that tell the truth."""
     trainer, state = finished(config)
-    returns, _ = play_episodes(trainer.recipe, trainer.learner, state.cohort, EPISODES)
+    returns, _ = play_episodes(trainer.parts.recipe, trainer.parts.learner, state.cohort, EPISODES)
     return float(returns[:honest].mean())
 
 
@@ -129,7 +130,7 @@ def closeness(config: TrainConfig) -> list[float]:
     trainer = make_trainer(config)
     first, *_, last = (report for report in progress_reports(trainer, trainer.init()) if report.due)
     cohort, obs = jax.device_get((last.state.cohort, last.state.envs.step.obs))
-    kl = distances(trainer.learner, cohort, obs)
+    kl = distances(trainer.parts.learner, cohort, obs)
     actors, _ = trees.as_matrix(cohort.params.actor)
     apart = np.linalg.norm(actors[:, None] - actors[None], axis=-1)
     linked = np.kron(np.eye(2), 1 - np.eye(2)) > 0

@@ -20,7 +20,8 @@ from results import PAF
 
 from shoal.runs.config import read_settings
 from shoal.runs.metrics import read_metrics
-from shoal.runs.plots import PALETTE, pivot, write_figure
+from shoal.runs.plots.curves import pivot
+from shoal.runs.plots.figure import PALETTE, write_figure
 
 DOCS = Path(__file__).parents[1] / "docs"
 STEPS = 200

@@ -93,7 +93,8 @@ def outcome(config: TrainConfig) -> tuple[np.ndarray, np.ndarray]:
     reports = [report for report in progress_reports(trainer, trainer.init()) if report.due]
     curve = np.stack([report.metrics["return_mean"] for report in reports])
     curve = curve[~np.all(np.isnan(curve), 1)]  # before the first episode has ended there is no score
-    returns, _ = play_episodes(trainer.recipe, trainer.learner, reports[-1].state.cohort, EPISODES)
+    parts = trainer.parts
+    returns, _ = play_episodes(parts.recipe, parts.learner, reports[-1].state.cohort, EPISODES)
     return returns.mean(1), np.where(np.isnan(curve), np.nanmin(curve), curve)
 
 

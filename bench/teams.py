@@ -81,8 +81,8 @@ def roll(env: Env, rows: int, key: jax.Array, state):
         state, seen = env.step(state, *now)
         return state, (seen.obs, seen.reward, seen.valid)
 
-    chance = env.draw(jax.random.split(key_env, rows), state, TURN)
-    return jax.lax.scan(step, state, (actions, chance))
+    noise = env.draw(jax.random.split(key_env, rows), state, TURN)
+    return jax.lax.scan(step, state, (actions, noise))
 
 
 def theirs(name: str) -> Callable[[], int] | None:

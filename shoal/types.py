@@ -1,7 +1,7 @@
-"""The contracts: spaces, time steps, environments, learners, exchanges, rollouts.
+"""The contracts: time steps, environments, rollouts, learners, exchanges.
 
-Axes are named once and used everywhere: L learner, T time, E environment, N rows (all environments
-of one device, learner-major, N = L * E), A agent, B batch.
+Axes have the same names everywhere: L learner, T time, E environment, N rows (all environments of one device,
+learner-major, N = L * E), A agent, B batch.
 """
 
 from collections.abc import Callable
@@ -11,70 +11,21 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from jax import Array
 
+from shoal.spaces import ActionSpace as ActionSpace
+from shoal.spaces import Box as Box
+from shoal.spaces import Discrete as Discrete
+from shoal.spaces import MultiBinary as MultiBinary
+from shoal.spaces import MultiDiscrete as MultiDiscrete
+from shoal.spaces import ObservationSpace as ObservationSpace
+
 Tree: TypeAlias = Any
 """A pytree of arrays."""
-
-
-@dataclass(frozen=True)
-class Box:
-    """Real vectors, or images, between two bounds (scalars, or arrays of the box's shape).
-
-    >>> import shoal
-    >>> shoal.Box((2,), low=-1.0, high=1.0).shape
-    (2,)
-    """
-
-    shape: tuple[int, ...]
-    low: Any = -np.inf
-    high: Any = np.inf
-    dtype: str = "float32"
-
-
-@dataclass(frozen=True)
-class Discrete:
-    """One of `num` choices, counted from zero.
-
-    >>> import shoal
-    >>> shoal.make("CartPole-v1").spec.action == shoal.Discrete(2)
-    True
-    """
-
-    num: int
-
-
-@dataclass(frozen=True)
-class MultiDiscrete:
-    """Several independent choices, the i-th among `nums[i]`.
-
-    >>> import shoal
-    >>> len(shoal.MultiDiscrete((3, 2)).nums)
-    2
-    """
-
-    nums: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class MultiBinary:
-    """`num` independent switches.
-
-    >>> import shoal
-    >>> shoal.MultiBinary(4).num
-    4
-    """
-
-    num: int
-
-
-ActionSpace: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
-ObservationSpace: TypeAlias = Box | dict[str, Box]
-"""A box, or named boxes. Discrete observations become one-hot boxes."""
 
 
 class Augmentation(NamedTuple):
     """Variants of an environment's observations, in which the same actions earn the same rewards."""
 
-    copies: int  # K, the observation itself among them: it is the first
+    copies: int  # K, the observation itself included, as the first
     apply: Callable[[Tree], Tree]  # (B, ...) -> (B, K, ...), called inside compiled code
 
 
@@ -97,20 +48,20 @@ class EnvSpec:
     params: Tree = field(default=(), hash=False)
     """The default physical parameters, a NamedTuple or dictionary of scalars; `()` where there are none."""
     spread: dict[str, tuple[float, float, float]] = field(default_factory=dict, hash=False)
-    """Which of them differ between drawn worlds: name -> (scale, low, high), so that a world of spread s
-    has value clip(default + scale s N(0, 1), low, high)."""
+    """The parameters that differ between drawn worlds: name -> (scale, low, high). With `env_spread` s a
+    world has the value clip(default + scale s N(0, 1), low, high)."""
     agents: int | None = None
-    """How many act in one environment; None where there is no axis of agents. Spaces are one agent's."""
+    """The number of agents; None where there is no axis of agents. Spaces are those of one agent."""
     teams: tuple[int, ...] = ()
-    """The team of each agent, counted from 0; () where all play for one."""
+    """The team of each agent, counted from 0; () where all are one team."""
     shortest: int = 1
-    """No episode ends in fewer steps: so seldom a new beginning must be drawn."""
+    """No episode ends in fewer steps. Starts of new episodes are drawn only this often."""
     parallel: bool = True
-    """Whether several devices step it at once; Python environments hold one lock, so one device does."""
+    """Whether several devices can step it at once; not so in Python, because of its lock."""
     exact_resume: bool = True
     """Whether a saved environment continues mid-episode, bit for bit."""
     augment: Augmentation | None = field(default=None, hash=False)
-    """Variants of observations that are as good as the observation; None where it offers none."""
+    """Equivalent variants of observations; None where it has none."""
 
     @property
     def agent_axis(self) -> tuple[int, ...]:
@@ -119,12 +70,12 @@ class EnvSpec:
 
 
 class TimeStep(NamedTuple):
-    """What an environment returns, one row per environment.
+    """The output of N environments.
 
     The step after an episode's end is the reset: its action is ignored, its reward is 0, its
     observation is the new episode's first, and `valid` is False. So the observation that comes with
-    `terminated` or `truncated` is the true final one, and one that comes without `valid`, as the very first
-    does, begins an episode.
+    `terminated` or `truncated` is the true final one, and one that comes without `valid`, like the very
+    first, begins an episode.
     """
 
     obs: Tree  # (N, ...)
@@ -132,22 +83,22 @@ class TimeStep(NamedTuple):
     terminated: Array  # (N,) bool; both set counts as terminated
     truncated: Array  # (N,) bool
     valid: Array  # (N,) bool: False for the reset step, which nobody learns from
-    info: dict[str, Array]  # `raw_reward`, `episode_over`: the true score, where it is not the above
+    info: dict[str, Array]  # `raw_reward`, `episode_over`: the score, where it differs from the above
 
 
 class Env(NamedTuple):
     """An environment for N rows at once, called inside compiled code.
 
     reset(keys, params) -> (state, TimeStep)            keys (N,), params (N,) per leaf
-    draw(keys, state, num_steps) -> chance              keys (N,), chance (T, N, ...) per leaf
-    step(state, action, chance) -> (state, TimeStep)    one time slice of chance
+    draw(keys, state, num_steps) -> noise               keys (N,), noise (T, N, ...) per leaf
+    step(state, action, noise) -> (state, TimeStep)     one time slice of the noise
     render(state, row) -> RGB array (H, W, 3) uint8     outside compiled code
     restart(keys, state) -> (state, TimeStep)           new episodes in the same worlds, at any time; None
-                                                        where that cannot be had
+                                                        where that is impossible
 
-    `draw` makes all the randomness of a rollout at once, because random bits drawn one step at a
-    time cost more than the physics. The state may be arrays, an EnvPool handle or a callback token;
-    its leaves have a leading axis that divides evenly over the devices.
+    `draw` makes all the random numbers of a rollout at once, because drawing them step by step costs
+    more than the physics. The state may be arrays, an EnvPool handle or a callback
+    token; the leading axis of its leaves divides evenly over the devices.
     """
 
     spec: EnvSpec
@@ -172,20 +123,20 @@ class EnvRecipe(NamedTuple):
 
 
 class JaxEnv(NamedTuple):
-    """One environment, one row, in plain JAX functions: what a person writes to add their own.
+    """One environment in plain JAX functions: the way to add your own.
 
     reset(key, params) -> state
     step(key, state, action, params) -> (state, reward, terminated)
     observe(state, params) -> obs
-    render(state, params) -> RGB array, outside compiled code; None where there is no picture
-    augment(obs) -> (K, ...), variants of an observation, itself the first, in which the same actions earn the
+    render(state, params) -> RGB array, outside compiled code; None where there are no pictures
+    augment(obs) -> (K, ...), variants of an observation, itself first, in which the same actions earn the
         same rewards; None where there are none
 
     `envs/adapters/jax_env.py` adds the time limit (`spec.max_episode_steps`), the automatic reset, the batch
     and the clipping of actions to `spec.action`.
 
     Where `spec.agents` is A, actions, rewards and every part of an observation have a leading axis A;
-    `terminated` is one for all.
+    `terminated` is one flag for all.
 
     >>> import jax.numpy as jnp
     >>> import shoal
@@ -209,10 +160,10 @@ class JaxEnv(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """What one learner saw: T steps in E environments, and the observation after the last."""
+    """One learner's T steps in E environments, and the observation after the last."""
 
-    obs: Tree  # (T, E, ...) the observation acted on
-    action: Tree  # (T, E, ...) as the learner drew it, before the environment clips it
+    obs: Tree  # (T, E, ...) the observation before the action
+    action: Tree  # (T, E, ...) as the learner gave it, before the environment clips it
     reward: Array  # (T, E)
     terminated: Array  # (T, E)
     truncated: Array  # (T, E)
@@ -242,12 +193,12 @@ class LearnerState(NamedTuple):
 
 
 def stateless_for_evaluation(state: LearnerState, num_envs: int) -> LearnerState:
-    """The same learner: it keeps nothing per environment."""
+    """The same state: nothing in it belongs to an environment."""
     return state
 
 
 def stateless_on_restart(state: LearnerState) -> LearnerState:
-    """The same learner: it keeps nothing of the episodes under way."""
+    """The same state: nothing in it belongs to an episode."""
     return state
 
 
@@ -255,21 +206,21 @@ class Learner(NamedTuple):
     """One learner's pure functions, written without L; `jax.vmap` makes the cohort.
 
     init(key) -> LearnerState
-    draw(key, shape) -> noise                      (T, E, ...), the randomness of a rollout's actions
+    draw(key, shape) -> noise                      (T, E, ...), the noise of a rollout's actions
     act(state, obs, noise, episode_starts)         one step: obs (E, ...), episode_starts (E,) bool
         -> (action, private)
     update(key, state, rollout) -> (state, metrics)
-    policy_terms(state, obs) -> Tree               the policy at obs (...), in terms that add up over peers
+    policy_terms(state, obs) -> Tree               the policy at obs (...), in terms summed over peers
     distance(state, other, obs) -> (...)           how far two policies differ at obs
-    for_evaluation(state, num_envs) -> state       ready to act in so many other environments
+    for_evaluation(state, num_envs) -> state       ready to act in `num_envs` other environments
     on_restart(state) -> state                     its environments are about to start new episodes
-    value(state, obs) -> (...)                     the discounted return its policy expects from obs on
+    value(state, obs) -> (...)                     the expected discounted return from obs on
 
     Zero noise gives the greedy action of a learner made ready by `for_evaluation`. `policy_terms`, `distance`
     and `value` read `params` and `statistics` alone; they are None where a policy needs earlier observations,
     and then neighbours' policies, policy distances and value maps are not available. `grouped` learners are
-    updated a few at a time on a core; those with a replay, which is too large to copy, are not. `by_env` says
-    which parts of `private` have the environments as their first axis.
+    updated a few at a time on a core; learners with a replay, which is too large to copy, are not. `by_env`
+    says which parts of `private` have the environments as their first axis.
 
     >>> import jax, shoal
     >>> learner = shoal.ppo(shoal.PPOConfig(), shoal.make("CartPole-v1").spec)
@@ -292,7 +243,7 @@ class Learner(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What an exchange knows of the learners' progress, (L,) each."""
+    """The learners' scores for an exchange, (L,) each."""
 
     samples: Array  # valid environment steps since the last meeting
     returns: Array  # raw mean return of the last episodes; NaN until one has finished
@@ -301,19 +252,19 @@ class Scores(NamedTuple):
 
 
 class ExchangeState(NamedTuple):
-    """What an exchange keeps between meetings, by where it lives."""
+    """The state of an exchange between meetings."""
 
     per_learner: Tree = ()  # leading axes that divide evenly over the devices: L, or edges laid out by device
     shared: Tree = ()  # the same on every device
 
 
 def no_peer_targets(state: ExchangeState, rollout: Rollout) -> Rollout:
-    """The rollout as it is."""
+    """The same rollout."""
     return rollout
 
 
 def no_derived_metrics(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Nothing to add."""
+    """No metrics."""
     return {}
 
 
@@ -324,7 +275,7 @@ class Exchange(NamedTuple):
     apply(key, state, cohort, scores) -> (state, cohort, metrics)
     add_peer_targets(state, rollout) -> rollout    before each update, on one device with its learners:
                                                    rollout (T, L, E, ...), state.per_learner of those learners
-    derive_metrics(metrics) -> metrics             on the host, for each row of metrics: what the others imply
+    derive_metrics(metrics) -> metrics             on the host, for each report: metrics computed from others
 
     cohort: LearnerState with leading L, without `private`. Metrics are (L,) each, the same names every time.
     """

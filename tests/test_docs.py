@@ -24,7 +24,7 @@ from shoal.cli.play import Play
 from shoal.cli.plot import Plot
 from shoal.envs.registry import SUITES
 from shoal.learners.registry import ALGORITHMS
-from shoal.settings import SHORT_NAMES
+from shoal.setting_names import SHORT_NAMES
 from shoal.training.program import make_trainer
 
 ROOT = Path(__file__).parent.parent
@@ -66,7 +66,7 @@ def in_folder(tmp_path, monkeypatch):
     import gymnasium
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.cli.cache.remember_compilations", lambda: None)  # tests have their own cache
+    monkeypatch.setattr("shoal.cli.cache.cache_compilations", lambda: None)  # tests have their own cache
     before = [(registry, dict(registry)) for registry in (gymnasium.registry, ALGORITHMS, SUITES)]
     yield tmp_path
     for registry, kept in before:

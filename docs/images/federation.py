@@ -11,7 +11,7 @@ import numpy as np
 import shoal
 from shoal.exchanges.topology import read_matrix
 from shoal.runs.files import read_json
-from shoal.runs.plots import draw_graph
+from shoal.runs.plots.graph import plot_graph
 
 HERE = Path(__file__).parent
 KINDS = {"alone": ("#D55E00", {}), "averaged every 4 updates": ("#0072B2", {"exchange": "average"})}
@@ -46,4 +46,4 @@ figure.tight_layout()
 figure.savefig(HERE / "federation.png", dpi=130)
 
 matrix = read_json(HERE.parent.parent / "examples" / "graphs" / "two_pairs.json")
-draw_graph(read_matrix(matrix, 4), HERE / "two_pairs.png")
+plot_graph(read_matrix(matrix, 4), HERE / "two_pairs.png")

@@ -29,35 +29,35 @@ def page() -> str:
 
 def section(title: str, config: Any) -> list[str]:
     """A table of the settings of a class, then one for each of its groups."""
-    said, hints, groups = helps(type(config)), types(type(config)), {"": []}
+    texts, hints, groups = helps(type(config)), types(type(config)), {"": []}
     for name, value in flatten(config).items():
         if name not in ("env", "algo", "exchanges", "hyper_plan"):
             groups.setdefault(name.rpartition(".")[0], []).append(
-                row(name, value, f"{said[name]} {choices(hints[name])}".strip())
+                table_line(name, value, f"{texts[name]} {choices(hints[name])}".strip())
             )
     lines = []
-    for group, rows in groups.items():
+    for group, entries in groups.items():
         heading = f"### {title}: group `{group}`" if group else f"## {title}"
-        about = said[group] if group else " ".join((type(config).__doc__ or "").partition("\n\n")[0].split())
-        lines += [f"{heading}\n\n{about}\n\n| flag | default | meaning |\n|---|---|---|", *rows, ""]
+        about = texts[group] if group else " ".join((type(config).__doc__ or "").partition("\n\n")[0].split())
+        lines += [f"{heading}\n\n{about}\n\n| flag | default | meaning |\n|---|---|---|", *entries, ""]
     return lines
 
 
-def row(name: str, value: Any, text: str) -> str:
-    """A setting as a row of a table."""
-    said = text.replace("|", "\\|")
-    return f"| `--{name.replace('_', '-')}` | {written(value)} | {said} |"
+def table_line(name: str, value: Any, text: str) -> str:
+    """A setting as a line of a table."""
+    escaped = text.replace("|", "\\|")
+    return f"| `--{name.replace('_', '-')}` | {written(value)} | {escaped} |"
 
 
 def choices(hint: Any) -> str:
-    """The names that a setting is one of, in brackets; nothing where it is none of several."""
+    """The choices of a setting, in brackets; empty where any value is allowed."""
     options = [hint, *get_args(hint)]
     names = [name for option in options if get_origin(option) is Literal for name in get_args(option)]
     return f"({', '.join(f'`{name}`' for name in names)})" if names else ""
 
 
 def written(value: Any) -> str:
-    """A default as a person types it."""
+    """A default as it is typed."""
     if value is None or value in ((), {}):
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Compiled programs are kept on disk between runs."""
+"""The cache of compiled programs on disk."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import jax
 
 
-def remember_compilations() -> None:
-    """Keep compiled programs in the user's cache, so that the second run of a kind starts at once."""
+def cache_compilations() -> None:
+    """Keep compiled programs in the user's cache, so that the next run of the same program starts at once."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(home / "shoal" / "xla"))

@@ -10,7 +10,7 @@ from shoal.errors import ShoalError
 
 @dataclass(frozen=True)
 class Envs:
-    """List environments and what they run on."""
+    """List environments and the suite that each name picks."""
 
     pattern: tyro.conf.Positional[str] = ""
     """Part of a name, or a shell pattern."""

@@ -15,7 +15,7 @@ from shoal.training.evaluate import Evaluation
 
 @dataclass(frozen=True)
 class Eval:
-    """Play whole episodes, greedily unless told otherwise, and print their returns."""
+    """Play whole episodes and print their returns; actions are greedy unless --sampled."""
 
     run: tyro.conf.Positional[Path]
     """A run's folder."""
@@ -24,17 +24,17 @@ class Eval:
     learner: str = "all"
     """best, mean (the average of all learners' parameters), all, or a number."""
     sampled: bool = False
-    """Draw actions as in training instead of taking the most likely ones."""
+    """Sample actions as in training instead of taking the most likely ones."""
     each_world: bool = False
-    """Where worlds differ, show every learner in every learner's world too."""
+    """Where worlds differ, also show every learner in every learner's world."""
     against: Path | None = None
-    """Another run of the same game between teams: its best learner plays this run's, each side in turn."""
+    """Another run of the same environment with teams: its best learner plays this run's, on each side."""
     levels: Literal["seen", "unseen", "all"] | None = None
-    """Which levels of a generated game (Procgen): those of training, those it never showed, or all."""
+    """Which levels of a generated game (Procgen): those seen in training, unseen ones, or all."""
     checkpoint: Literal["latest", "best"] = "latest"
     """Which checkpoint to load."""
     seed: int = 0
-    """Decides the episodes' starts; never those seen in training."""
+    """The seed of the episodes; other episodes than in training."""
     json: bool = False
     """Print one JSON list instead of a table."""
     debug: bool = False
@@ -44,17 +44,17 @@ class Eval:
 def main(arguments: list[str]) -> int:
     """Print the returns of a run's learners."""
     options = tyro.cli(Eval, prog="shoal eval", args=arguments)
-    cache.remember_compilations()
+    cache.cache_compilations()
     if options.json:
         with show.stdout_to_stderr():
-            rows = _evaluated(options)
-        print(json.dumps([row.to_dict() for row in rows], indent=1))
+            evaluations = _evaluate(options)
+        print(json.dumps([one.to_dict() for one in evaluations], indent=1))
     else:
-        show.evaluations(_evaluated(options))
+        show.evaluations(_evaluate(options))
     return 0
 
 
-def _evaluated(options: Eval) -> Sequence[Evaluation]:
+def _evaluate(options: Eval) -> Sequence[Evaluation]:
     return load(options.run).evaluate(
         options.episodes,
         options.learner,

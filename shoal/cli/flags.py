@@ -11,7 +11,8 @@ from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import EXCHANGES
 from shoal.learners.registry import ALGORITHMS
-from shoal.settings import SHORT_NAMES, helps, types
+from shoal.setting_names import SHORT_NAMES
+from shoal.settings import helps, types
 from shoal.training.config import TrainConfig
 
 NOT_FLAGS = {"env", "algo", "exchanges", "hyper_plan"}
@@ -20,25 +21,25 @@ NOT_FLAGS = {"env", "algo", "exchanges", "hyper_plan"}
 
 @dataclass(frozen=True)
 class Start:
-    """Where settings come from."""
+    """Where the settings start from."""
 
     algo: str | None = None
     """The algorithm."""
     config: Path | None = None
-    """Begin from the settings in a file, such as RUN/config.yaml."""
+    """Start from the settings in a file, such as RUN/config.yaml."""
     param_name: str | None = None
-    """Begin from a preset that has a name (easy-200 for Procgen, curiosity for MountainCar-v0)."""
+    """Start from a named preset (easy-200 for Procgen, curiosity for MountainCar-v0)."""
     follow: Path | None = None
-    """Train one learner with the hyperparameters of another run's best line of descent."""
+    """Train one learner with the hyperparameters of the ancestors of another run's best learner."""
     preset: bool = True
-    """Begin from the environment's preset, where there is one."""
+    """Start from the environment's preset, where there is one."""
     help: tuple[str, ...] | None = None
     """Show the settings people change most; with the name of a group, that group; with `all`, everything."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a run goes, and what it runs on."""
+    """The run's folder and devices."""
 
     out: Path | None = None
     """The run's folder; named after the settings unless given."""
@@ -49,11 +50,11 @@ class Output:
     processes: int = 1
     """Processes on this machine that train together. mpirun and srun need no flag."""
     rank: int | None = None
-    """Which of the processes this is, where each is started by hand."""
+    """The number of this process, where each is started by hand."""
     coordinator: str | None = None
-    """HOST:PORT where they meet; the first process listens there."""
+    """HOST:PORT of the first process, where each is started by hand."""
     profile: bool = False
-    """Time the parts of every iteration: rollout, optimisation, exchange, logging."""
+    """Time the stages of every iteration: rollout, optimisation, exchange, logging."""
     debug: bool = False
     """Show the whole traceback of an error."""
 
@@ -87,7 +88,7 @@ def all_flags(algo: str) -> dict[str, Flag]:
 
 
 def read_start(arguments: list[str]) -> tuple[str | None, Start]:
-    """The environment, and where settings come from; before their types and defaults are known."""
+    """The environment, and where settings start from; before their types and defaults are known."""
     every = {name: flag for algo in ALGORITHMS for name, flag in all_flags(algo).items()}
     start = flags_of(Start)
     loose = {name: flag if name in start else Flag(_loose(flag.type), "") for name, flag in every.items()}
@@ -102,24 +103,24 @@ def read_start(arguments: list[str]) -> tuple[str | None, Start]:
 
 
 def read_flags(algo: str, defaults: dict[str, Any], arguments: list[str]) -> dict[str, Any]:
-    """Every setting by dotted name: what a flag says, or else its default."""
+    """Every setting by dotted name: the value of its flag, or the default."""
     return _parse(all_flags(algo), defaults, arguments)
 
 
 def _parse(
     flags: dict[str, Flag], defaults: dict[str, Any], arguments: list[str], return_unknown_args: bool = False
 ) -> Any:
-    """tyro's reading of the arguments, by dotted name."""
+    """The arguments as tyro parses them, by dotted name."""
     short = {long: name for name, long in SHORT_NAMES.items() if long in flags and name not in flags}
-    rows: list[tuple[str, Any, Any]] = [("env", tyro.conf.Positional[tuple[str, ...]], ())]
+    fields: list[tuple[str, Any, Any]] = [("env", tyro.conf.Positional[tuple[str, ...]], ())]
     for name, flag in flags.items():
         aliases = [f"--{short[name].replace('_', '-')}"] if name in short else []
         aliases += ["-h"] * (name == "help")
         config = tyro.conf.arg(name=name, help=flag.help, aliases=aliases)
-        rows.append((name.replace(".", "__"), Annotated[flag.type, config], defaults[name]))
+        fields.append((name.replace(".", "__"), Annotated[flag.type, config], defaults[name]))
     how = {"prog": "shoal train", "add_help": False, "registry": _registry()}
     parsed = tyro.cli(
-        make_dataclass("Train", rows), args=arguments, return_unknown_args=return_unknown_args, **how
+        make_dataclass("Train", fields), args=arguments, return_unknown_args=return_unknown_args, **how
     )
     by_name = lambda values: {name.replace("__", "."): value for name, value in vars(values).items()}
     return (by_name(parsed[0]), parsed[1]) if return_unknown_args else by_name(parsed)
@@ -146,7 +147,7 @@ def _registry() -> tyro.constructors.ConstructorRegistry:
 
 
 def whole(text: str) -> int:
-    """A whole number as people write it.
+    """A whole number, also as 1e6 or 1_000_000.
 
     >>> whole("1e6"), whole("1_000_000"), whole("-3")
     (1000000, 1000000, -3)
@@ -161,7 +162,7 @@ def whole(text: str) -> int:
 
 
 def _loose(hint: Any) -> Any:
-    """A type that takes as many words as the setting's own and refuses none of them."""
+    """A type that takes as many words as the setting's own type and accepts all."""
     if hint is bool:
         return bool
     several = any(get_origin(option) is tuple for option in (hint, *get_args(hint)))

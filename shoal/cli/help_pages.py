@@ -13,13 +13,14 @@ from shoal.envs.registry import suite_of
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.registry import name_of
-from shoal.settings import SHORT_NAMES, helps
+from shoal.setting_names import SWITCHES
+from shoal.settings import helps
 from shoal.training.config import TrainConfig
 
 FIRST = ("algo", "steps", "learners", "seed", "exchange", "local_updates", "out", "clobber", "config")
-"""What the first screen shows beside the algorithm's own."""
+"""The settings on the first screen, beside the algorithm's own."""
 NUM_OWN = 13
-"""How many of the algorithm's settings it shows: the first that its class lists."""
+"""How many of the algorithm's settings it shows: the first ones of its class."""
 
 
 class Group(NamedTuple):
@@ -30,10 +31,10 @@ class Group(NamedTuple):
 
 
 def help_page(env: str | None, start: Start) -> str:
-    """The first screen, or the pages of the groups asked for."""
+    """The first screen, or the pages of the given groups."""
     words = list(start.help or ())
-    strange = [word for word in words if env is None and word != "all" and suite_of(word)]
-    env = env or next(iter(strange), None) or (None if start.config or start.follow else "CartPole-v1")
+    envs = [word for word in words if env is None and word != "all" and suite_of(word)]
+    env = env or next(iter(envs), None) or (None if start.config or start.follow else "CartPole-v1")
     config = start_config(env, start)
     words = [word for word in words if word != env]
     groups = all_groups(config)
@@ -75,13 +76,13 @@ def first_screen(config: TrainConfig, groups: dict[str, Group]) -> str:
     algo = name_of(config.algo)
     shown = [*FIRST, *groups[algo].names[:NUM_OWN]]
     flags = all_flags(algo)
-    rows = [(_flag(name, flags[name]), _value(config, name), _brief(flags[name].help)) for name in shown]
+    lines = [(_flag(name, flags[name]), _value(config, name), _brief(flags[name].help)) for name in shown]
     return "\n".join(
         [
             "usage: shoal train ENV [--FLAG VALUE ...]    The same command again resumes where it stopped.",
             "",
             f"The settings people change most, and their values for {config.env}:",
-            *_table(rows),
+            *_table(lines),
             "",
             f"More settings, by group: shoal train {config.env} --help GROUP, or --help all",
             *_table([(name, _brief(group.about)) for name, group in groups.items()]),
@@ -107,7 +108,7 @@ def _flag(name: str, flag: Flag) -> str:
     ('--[no-]curiosity', '--curiosity.size')
     """
     group, dot, last = name.partition(".")
-    if SHORT_NAMES.get(group) == name:
+    if SWITCHES.get(group) == name:
         group, dot, last = group, "", ""
     switch = "[no-]" if flag.type is bool else ""
     typed = f"{group}.{switch}{last}" if dot else f"{switch}{group}"
@@ -138,13 +139,13 @@ def _brief(text: str) -> str:
     return re.split(r"\. (?=[A-Z])|; ", text)[0].rstrip(".")
 
 
-def _table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows in columns, each line cut to the screen's width."""
-    rows = list(rows)
-    widths = [max(len(row[i]) for row in rows) + 2 for i in range(len(rows[0]) - 1)]
+def _table(lines: Iterable[Sequence[str]]) -> list[str]:
+    """Lines in columns, cut to the screen's width."""
+    lines = list(lines)
+    widths = [max(len(line[i]) for line in lines) + 2 for i in range(len(lines[0]) - 1)]
     room = _width() - 2 - sum(widths)
     brief = lambda text: textwrap.shorten(text, room, placeholder=" ...")
-    return ["".join(["  ", *map(str.ljust, row, widths), brief(row[-1])]) for row in rows]
+    return ["".join(["  ", *map(str.ljust, line, widths), brief(line[-1])]) for line in lines]
 
 
 def _width() -> int:

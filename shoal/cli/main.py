@@ -11,7 +11,7 @@ COMMANDS = {
     "train": "ENV            train; the same command again resumes",
     "eval": "RUN            play whole episodes and print their returns",
     "play": "RUN            watch a trained learner: GIF, MP4 or window",
-    "plot": "RUN [RUN ...]  draw learning curves and what was learned",
+    "plot": "RUN [RUN ...]  plot learning curves and the best policy",
     "envs": "[PATTERN]      list environments",
 }
 """Each is a module of its own, with a function `main`."""

@@ -1,4 +1,4 @@
-"""From arguments to a run's settings: a flag beats the file, the file the preset, the preset the default."""
+"""From arguments to settings: flags override the file, the file the preset, the preset the defaults."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from shoal.training.config import TrainConfig
 
 
 def parse_train(arguments: list[str]) -> tuple[TrainConfig, Output]:
-    """The configuration, and where the run goes."""
+    """The configuration, and the run's folder and devices."""
     return read_run(*read_start(arguments), arguments)
 
 
 def read_run(env: str | None, start: Start, arguments: list[str]) -> tuple[TrainConfig, Output]:
-    """The same, once it is known where settings come from."""
+    """The same, where the start of the settings is known."""
     config = start_config(env, start)
     settings = to_settings(config)
     defaults = flag_defaults(config)
@@ -28,19 +28,19 @@ def read_run(env: str | None, start: Start, arguments: list[str]) -> tuple[Train
         raise ShoalError(f"{start.config or start.follow} lists several exchanges; change them there")
     if "env_options" in changed:
         changed["env_options"] = config.env_options | read_options(changed["env_options"])
-    apart = {"env", *types(Output), *types(Start)}
-    return from_settings(settings | {k: x for k, x in changed.items() if k not in apart}), output
+    elsewhere = {"env", *types(Output), *types(Start)}
+    return from_settings(settings | {k: x for k, x in changed.items() if k not in elsewhere}), output
 
 
 def start_config(env: str | None, start: Start) -> TrainConfig:
-    """What the file, the run to follow, or the preset says."""
+    """The configuration of the file, the run to follow, or the preset."""
     if start.param_name and (start.config or start.follow or not start.preset):
         raise ShoalError("--param-name begins from a preset; leave out --config, --follow and --no-preset")
     said: dict[str, Any] = read_settings(start.config) if start.config else {}
     if start.follow:
-        from shoal.runs.run import follow_best_line
+        from shoal.runs.run import follow_best
 
-        followed = to_settings(follow_best_line(start.follow))
+        followed = to_settings(follow_best(start.follow))
         said = followed | expanded(said, followed["algo"])
     env = env or said.get("env")
     algo = start.algo or said.get("algo", "ppo")
@@ -54,7 +54,7 @@ def start_config(env: str | None, start: Start) -> TrainConfig:
 
 
 def flag_defaults(config: TrainConfig) -> dict[str, Any]:
-    """What flags are unless given. No flag holds a mapping; those that name a file are empty."""
+    """The defaults of all flags. Flags that name a file are empty."""
     exchange = config.exchanges[0] if len(config.exchanges) == 1 else ExchangeConfig()
     known = to_settings(config) | flatten(exchange) | vars(Start()) | vars(Output())
     empty = {"comm_matrix": None, "env_params": None, "env_options": ()}

@@ -21,19 +21,19 @@ class Play:
     learner: str = "best"
     """best, mean, or a number."""
     sampled: bool = False
-    """Draw actions as in training instead of taking the most likely ones."""
+    """Sample actions as in training instead of taking the most likely ones."""
     gif: Path | None = None
-    """Write a GIF; the default when nothing else is asked for, into RUN/videos."""
+    """Write a GIF; without any of the three, into RUN/videos."""
     mp4: Path | None = None
     """Write an MP4."""
     human: bool = False
     """Show a window."""
     steps: int = 1000
-    """Stop after so many steps, if the episode has not ended before."""
+    """The most steps to show."""
     fps: int = 30
     """Frames per second."""
     seed: int = 0
-    """Decides the episode's start."""
+    """The seed of the episode."""
     checkpoint: Literal["latest", "best"] = "latest"
     """Which checkpoint to load."""
     debug: bool = False
@@ -43,7 +43,7 @@ class Play:
 def main(arguments: list[str]) -> int:
     """Write or show one episode."""
     options = tyro.cli(Play, prog="shoal play", args=arguments)
-    cache.remember_compilations()
+    cache.cache_compilations()
     played = load(options.run).play(
         options.learner, options.checkpoint, sampled=options.sampled, seed=options.seed, steps=options.steps
     )

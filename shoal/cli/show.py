@@ -1,4 +1,4 @@
-"""What a person sees in the terminal."""
+"""The output of the commands in the terminal."""
 
 import ctypes
 import os
@@ -19,15 +19,15 @@ from shoal.training.evaluate import Evaluation
 from shoal.training.profile import Profile
 
 
-def nothing_to_do(finished: Finished) -> None:
-    """The run had already reached its end."""
+def already_trained(finished: Finished) -> None:
+    """The run is complete: what to do next."""
     print(f"{finished.folder} is already trained to step {finished.step:,}")
     print("a larger --steps goes on, --clobber starts over")
     _next(finished.folder)
 
 
 def ending(finished: Finished, session: Session) -> None:
-    """How the run went, where its files are, what to type next."""
+    """The result of a run, its folder, and the next commands."""
     summary, folder = finished.summary, finished.folder
     verb = "stopped" if finished.interrupted else "done"
     scored = bool(np.any(np.isfinite(summary["return_mean"])))
@@ -38,15 +38,15 @@ def ending(finished: Finished, session: Session) -> None:
         f"({short(summary['steps_per_second'])} with compiling)"
     )
     if session.profile:
-        profiled(session.profile)
+        profile_table(session.profile)
     if finished.interrupted:
         print("saved; the same command goes on from here")
     print(f"files in {folder}")
     _next(folder)
 
 
-def profiled(profile: Profile) -> None:
-    """Where the time of an iteration went."""
+def profile_table(profile: Profile) -> None:
+    """The seconds of an iteration by stage."""
     seconds = profile.table()
     total = sum(seconds.values())
     table = Table("seconds per iteration", "", "", box=None)
@@ -58,45 +58,45 @@ def profiled(profile: Profile) -> None:
 
 @contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """What environments print, PyBullet's C++ for one, goes to stderr: stdout is kept for the answer."""
+    """Send what environments print, also from C++, to stderr, so stdout has only the result."""
     sys.stdout.flush()
-    answers = os.dup(1)
+    own_stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
         if os.name == "posix":
-            ctypes.CDLL(None).fflush(None)  # C has a buffer of its own
-        os.dup2(answers, 1)
-        os.close(answers)
+            ctypes.CDLL(None).fflush(None)  # the buffer of C
+        os.dup2(own_stdout, 1)
+        os.close(own_stdout)
 
 
-def evaluations(rows: Sequence[Evaluation]) -> None:
+def evaluations(results: Sequence[Evaluation]) -> None:
     """A table of evaluations."""
     table = Table("learner", "episodes", "return", "std", "min", "max", "length", "world", box=None)
-    for row in rows:
-        numbers = (row.return_mean, row.return_std, row.return_min, row.return_max, row.length_mean)
-        table.add_row(str(row.learner), str(row.episodes), *(f"{x:.2f}" for x in numbers), row.world)
+    for one in results:
+        numbers = (one.return_mean, one.return_std, one.return_min, one.return_max, one.length_mean)
+        table.add_row(str(one.learner), str(one.episodes), *(f"{x:.2f}" for x in numbers), one.world)
     console = Console()
     console.print(table)
-    if rows[0].agents:
-        console.print(_by_agent(rows))
-    if any(row.world == "seen" for row in rows):
+    if results[0].agents:
+        console.print(_by_agent(results))
+    if any(one.world == "seen" for one in results):
         console.print("own: its own world; seen: all learners' worlds; unseen: a new world every episode")
 
 
-def _by_agent(rows: Sequence[Evaluation]) -> Table:
-    """The returns of agents and teams, and how often each team wins, a line for each."""
-    table = Table("", *(str(row.learner) for row in rows), box=None)
-    for name in rows[0].agents or {}:
+def _by_agent(results: Sequence[Evaluation]) -> Table:
+    """The returns of agents and teams, and how often each team wins."""
+    table = Table("", *(str(one.learner) for one in results), box=None)
+    for name in results[0].agents or {}:
         title = name.removeprefix("return_").replace("_", " ")
-        table.add_row(title, *(f"{(row.agents or {})[name]:.2f}" for row in rows))
+        table.add_row(title, *(f"{(one.agents or {})[name]:.2f}" for one in results))
     return table
 
 
 def window(frames: Sequence[np.ndarray], fps: int) -> None:
-    """Show pictures in a window, until it is closed or they end."""
+    """Show pictures in a window until they end or it is closed."""
     try:
         import pygame
     except ImportError as error:
@@ -117,7 +117,7 @@ def window(frames: Sequence[np.ndarray], fps: int) -> None:
 
 
 def _next(folder: Path) -> None:
-    """Commands for what comes next, a line each."""
+    """The next commands, one per line."""
     name = _command()
     print("next:")
     for arguments in (f"eval {folder}", f"play {folder} --gif out.gif", f"plot {folder}"):
@@ -125,7 +125,7 @@ def _next(folder: Path) -> None:
 
 
 def _command() -> str:
-    """What starts this command here: its name where the shell finds it, or else its shortest path."""
+    """How to start this command here: its name where the shell finds it, else its shortest path."""
     if shutil.which("shoal") or sys.argv[0].endswith(".py"):  # a process of several has another name
         return "shoal"
     path = Path(sys.argv[0])

@@ -1,4 +1,4 @@
-"""`shoal train`: train, or go on training, alone or together with other processes."""
+"""`shoal train`: train or resume a run, in one process or several."""
 
 import sys
 
@@ -15,31 +15,31 @@ from shoal.training.config import TrainConfig
 
 
 def main(arguments: list[str]) -> int:
-    """Train as the arguments say, or show what they can say."""
+    """Train, or show the help."""
     env, start = read_start(arguments)
     if start.help is not None:
         print(help_page(env, start))
         return 0
     config, output = read_run(env, start, arguments)
-    place = place_of(output) or read_launcher()
-    if output.processes > 1 and not place:
+    process = process_of(output) or read_launcher()
+    if output.processes > 1 and not process:
         return launch.launch([sys.executable, "-m", "shoal.cli", "train", *arguments], output.processes)
-    cache.remember_compilations()
-    if not place:
+    cache.cache_compilations()
+    if not process:
         return run(config, output)
     if launch.was_launched():
         launch.end_with_launcher()
-    return run_distributed(place, lambda: run(config, output), quiet=launch.was_launched())
+    return run_distributed(process, lambda: run(config, output), quiet=launch.was_launched())
 
 
 def run(config: TrainConfig, output: Output) -> int:
-    """Train before the user's eyes."""
+    """Train with a progress bar, then print the result."""
     opened = session.open_session(
         config, output.out, output.clobber, mesh=output.mesh, profile=output.profile
     )
     if isinstance(opened, session.Finished):
         if rank() == 0:
-            show.nothing_to_do(opened)
+            show.already_trained(opened)
         return 0
     with ProgressBar(opened) as bar:
         finished = session.train_session(opened, bar.update)
@@ -48,8 +48,8 @@ def run(config: TrainConfig, output: Output) -> int:
     return 130 if finished.interrupted else 0
 
 
-def place_of(output: Output) -> ProcessInfo | None:
-    """Which process this is, where that was said by hand."""
+def process_of(output: Output) -> ProcessInfo | None:
+    """This process among several, as given by flags; None without these flags."""
     if output.processes < 1:
         raise ShoalError(f"processes must be at least 1, not {output.processes}")
     if output.rank is None and output.coordinator is None:

@@ -1,4 +1,4 @@
-"""Levels of generated games: those training shows, those it never shows, and all of them."""
+"""Levels of procedurally generated games: seen in training, unseen, or all."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from shoal.envs.adapters.envpool import option_names
 from shoal.errors import ShoalError
 
 NUM_LEVELS = 2**31 - 1
-"""How many levels a game of Procgen's has; a level is its number."""
+"""The number of levels of a Procgen game; a level is its number."""
 
 
 def has_levels(env: str, options: dict[str, Any]) -> bool:
@@ -15,11 +15,11 @@ def has_levels(env: str, options: dict[str, Any]) -> bool:
 
 
 def level_options(env: str, options: dict[str, Any], which: str) -> tuple[str, dict[str, Any]]:
-    """What to call the levels asked for, and the options that show them and no others.
+    """A title for the levels `which`, and the options that choose exactly those.
 
     seen      `num_levels` from `start_level` on, as in training
     unseen    every level above those
-    all       every level; what a `num_levels` of 0 means, whatever `start_level` is
+    all       every level: `num_levels` 0
 
     >>> level_options("BigfishEasy-v0", {"start_level": 0, "num_levels": 200}, "unseen")
     ('unseen levels', {'start_level': 200, 'num_levels': 2147483447})

@@ -52,9 +52,9 @@ def continuous_target() -> JaxEnv:
 
 
 def masked_choice() -> JaxEnv:
-    """obs = [0] and a mask, one step: action k pays k, but one of the three, drawn anew, is forbidden.
+    """obs = [0] and a mask, one step: action k pays k, but one of the three, drawn at random, is forbidden.
 
-    Taking it pays 10, so nobody does who can; the best policy earns 5/3 on average. Tests action masks.
+    Taking the forbidden one would pay 10; the best policy earns 5/3 on average. Tests action masks.
     """
 
     def step(key: Array, state: Array, action: Array, params: Tree) -> tuple[Array, Array, Array]:
@@ -108,10 +108,9 @@ class Recalled(NamedTuple):
 def recall(longest: int = 16, shortest: int = 2) -> JaxEnv:
     """obs = [coin, 0], then [0, 0] and at last [0, 1]: that step pays 1 if action = (coin > 0), else 0.
 
-    Episodes have `shortest` to `longest` steps, evenly. Without memory no policy earns more than 1/2 on
-    average. Short ones teach what is to be remembered. Where rollouts are shorter than the others, these test
-    that it goes on from one rollout to the next; and as coins are drawn anew, that it is forgotten at an
-    episode's end.
+    Episodes have `shortest` to `longest` steps, evenly. A policy without memory earns 1/2 on average at most.
+    Short episodes teach what to remember. Episodes longer than a rollout test that the carry continues in the
+    next rollout. New coins test that it is reset at an episode's end.
     """
 
     def reset(key: Array, params: Tree) -> Recalled:
@@ -132,8 +131,8 @@ def recall(longest: int = 16, shortest: int = 2) -> JaxEnv:
 def corridor(length: int = 32) -> JaxEnv:
     """obs = the cell, one-hot: one action leads on, the other back; the far end pays 1 and ends the episode.
 
-    Which of them it is differs from cell to cell, and the limit is twice the length: chance gets through in
-    one episode of 8,000. Tests that a learner goes where it has not been.
+    Which of them it is differs from cell to cell, and the limit is twice the length: a random policy reaches
+    the end in one episode of 8,000. Tests that a learner explores.
     """
     leads_on = jnp.asarray(np.random.default_rng(0).integers(2, size=length))
 

@@ -70,7 +70,7 @@ def suite_of(name: str) -> str | None:
 def list_environments(pattern: str | None = None) -> list[tuple[str, str]]:
     """Every known name with the prefix of a suite that has it; `pattern` is a part of the name or a glob.
 
-    A name that several suites have comes once for each, the fastest first.
+    A name in several suites comes once for each, the fastest first.
 
     >>> list_environments("cartpole-v1")[0]
     ('CartPole-v1', 'jax')

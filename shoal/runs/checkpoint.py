@@ -3,8 +3,8 @@
     checkpoints/step_000000512.safetensors    the leaves, named by their path in the tree
     checkpoints/step_000000512.json           step, bytes, crc32, meta; written last, so it commits
 
-A checkpoint without its JSON file, or whose size or checksum disagrees with it, counts as corrupt and
-is passed over for the one before it, with a warning. Nothing here is pickled.
+A checkpoint without its JSON file, or with another size or checksum than that file says, is corrupt: the one
+before it is used, with a warning. Nothing is pickled.
 """
 
 import json
@@ -57,7 +57,7 @@ RENAMED = (
     (r"^exchange/whole/", "exchange/shared/"),
     (r"/owed(?=/|$)", "/residual"),
 )
-"""Leaves of version 0.1 that have another name now, as patterns applied one after the other."""
+"""Leaves that version 0.1 named differently, as patterns applied one after the other."""
 
 _ALL_DAMAGED = "every checkpoint in {} is damaged; bring back a copy, or start over with --clobber"
 _MISFIT = "run it with the settings it was saved with, or start over with --clobber"
@@ -68,11 +68,11 @@ class CorruptCheckpoint(ShoalError):
 
 
 def save(folder: Path, step: int, tree: Tree, meta: dict) -> Path:
-    """Saves a tree and what is worth knowing about it, then drops old checkpoints.
+    """Saves a tree and its record, then removes old checkpoints.
 
     `meta` is anything JSON can hold, and arrays, which become lists; its `score`, a number where
-    larger is better, decides which checkpoint is the best. If the disk fails, nothing saved before
-    is lost.
+    larger is better, decides which checkpoint is the best. If the disk fails, earlier
+    checkpoints stay.
     """
     contents = safetensors.numpy.save(_arrays(tree))
     meta = json.loads(json.dumps(meta, default=lambda value: np.asarray(value).tolist()))
@@ -91,7 +91,7 @@ def load(path: Path, like: Tree) -> tuple[Tree, dict]:
 
     The tree has the structure of `like`, whose leaves are arrays or ShapeDtypeStructs; parts of the
     saved tree that `like` does not name at its top are left out. The leaves are NumPy arrays, and
-    typed PRNG keys where `like` has them; placing them is the caller's choice.
+    typed PRNG keys where `like` has them.
     """
     data = Path(path).with_suffix(".safetensors")
     record = _read_record(data)
@@ -103,12 +103,12 @@ def load(path: Path, like: Tree) -> tuple[Tree, dict]:
 
 
 def load_latest(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
-    """The newest checkpoint that is whole, or None where none was ever saved."""
+    """The newest intact checkpoint, or None where none was saved."""
     return _load_first(folder, reversed(_saved(folder)), like)
 
 
 def newest_meta(folder: Path) -> dict | None:
-    """What is recorded of the newest checkpoint whose record is whole, without reading its arrays."""
+    """The record of the newest checkpoint whose record is intact, without reading its arrays."""
     saved = _saved(folder)
     records = _committed(saved)
     if saved and not records:
@@ -117,7 +117,7 @@ def newest_meta(folder: Path) -> dict | None:
 
 
 def load_best(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
-    """The whole checkpoint with the highest score, or None where none has a score."""
+    """The intact checkpoint with the highest score, or None where none has a score."""
     saved = _saved(folder)
     committed = _committed(saved)
     for data in saved:
@@ -129,9 +129,9 @@ def load_best(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
 
 
 def prune(folder: Path, keep: int = KEEP) -> None:
-    """Drops all but the newest `keep` checkpoints and the best one, and what crashes left behind.
+    """Removes all but the newest `keep` checkpoints and the best one, and files left by crashes.
 
-    Damaged checkpoints do not count among the newest, and go once they are older than all of those.
+    Damaged checkpoints do not count; those older than the newest `keep` are removed.
     """
     saved = _saved(folder)
     committed = _committed(saved)
@@ -149,7 +149,7 @@ def prune(folder: Path, keep: int = KEEP) -> None:
 
 
 def _saved(folder: Path) -> list[Path]:
-    """The safetensors paths of every checkpoint of which any file is there, oldest first."""
+    """The safetensors paths of every checkpoint with at least one file, oldest first."""
     with disk_errors("read", Path(folder)):
         names = [path.name for path in Path(folder).iterdir()] if Path(folder).exists() else []
     matches = (re.fullmatch(r"step_(\d{9,})\.(safetensors|json)", name) for name in names)
@@ -158,7 +158,7 @@ def _saved(folder: Path) -> list[Path]:
 
 
 def _committed(saved: Iterable[Path]) -> dict[Path, dict]:
-    """The records of those checkpoints whose files are both there and of the right size."""
+    """The records of the checkpoints with both files, of the right size."""
     records = {}
     for data in saved:
         try:
@@ -171,7 +171,7 @@ def _committed(saved: Iterable[Path]) -> dict[Path, dict]:
 
 
 def _ranked(records: dict[Path, dict]) -> list[Path]:
-    """The checkpoints that have a finite score, worst first; among equals the newer is the better."""
+    """The checkpoints with a finite score, worst first; among equals the newer one is later."""
 
     def score(data: Path) -> float | None:
         value = records[data]["meta"].get("score")
@@ -217,7 +217,7 @@ def _record_crc32(record: dict) -> int:
 
 
 def _named_leaves(tree: Tree) -> dict[str, Tree]:
-    """Leaf by path: `params/layers/0/weight`. Python's numbers count as arrays."""
+    """Leaves by path, such as `params/layers/0/weight`. Python numbers become arrays."""
     named = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         name = jax.tree_util.keystr(path, simple=True, separator="/") or "leaf"
@@ -242,14 +242,14 @@ def _arrays(tree: Tree) -> dict[str, np.ndarray]:
         array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
         if array.dtype.name not in DTYPES.values():
             raise ShoalError(
-                f"cannot save the leaf {name}: its type {array.dtype.name} has no place in a file"
+                f"cannot save the leaf {name}: checkpoints do not hold arrays of type {array.dtype.name}"
             )
         arrays[name] = array
     return arrays
 
 
 def current_name(name: str) -> str:
-    """What a stored leaf is called now.
+    """The present name of a stored leaf.
 
     >>> current_name("cohort/memory/past/replay/count")
     'cohort/private/buffer/ring/count'
@@ -285,6 +285,6 @@ def _restore_leaf(name: str, stored: dict, like: Tree, data: Path) -> Tree:
 
 
 def _key_kind(like: Tree) -> str:
-    """The name of the generator, from the type alone: a ShapeDtypeStruct does not tell it."""
+    """The name of the random generator, from the dtype: a ShapeDtypeStruct has nothing else."""
     kinds = {jax.eval_shape(lambda kind=kind: jax.random.key(0, impl=kind)).dtype: kind for kind in KEY_KINDS}
     return kinds[like.dtype]

@@ -1,4 +1,4 @@
-"""A run's settings as mappings and as a yaml file, and what two runs differ in."""
+"""A run's settings as mappings and as a yaml file, and the differences of two runs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,7 +96,7 @@ def write_config(path: Path, config: TrainConfig) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The same in lists and mappings, which every reader of yaml knows."""
+    """The same value in lists and dictionaries, which every yaml library reads."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
@@ -120,7 +120,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
-    """What two configurations differ in, as `name: old -> new`; a longer run is no difference."""
+    """The differences of two configurations, as `name: old -> new`; `steps` is none."""
     before, after = to_settings(old), to_settings(new)
     names = (k for k in before | after if k != "steps" and before.get(k) != after.get(k))
     brief = lambda value: shorten(str(value), 60, placeholder=" ...")
@@ -128,7 +128,7 @@ def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
 
 
 def default_folder(config: TrainConfig) -> Path:
-    """Where a run goes unless told otherwise: the same settings, the same folder.
+    """A run's folder unless one is given: the same settings give the same folder.
 
     >>> str(default_folder(TrainConfig("CartPole-v1", learners=8)))
     'runs/CartPole-v1__ppo__s1__L8'
@@ -145,7 +145,7 @@ def default_folder(config: TrainConfig) -> Path:
 
 
 def _title(exchange: ExchangeConfig) -> str:
-    """What sets exchanges apart in the name of a folder."""
+    """An exchange in the name of a folder."""
     changed = groups.changed(exchange)
     name = exchange.exchange.replace(":", "-")
     parts = [name, *([exchange.topology] if "topology" in changed else [])]

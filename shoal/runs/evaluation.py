@@ -1,4 +1,4 @@
-"""Evaluation of a run's learners: which learners, in which worlds, on which levels, against whom."""
+"""Evaluation of a run's learners: which learners, in which worlds, on which levels, against which run."""
 
 from shoal.envs.levels import has_levels, level_options
 from shoal.envs.registry import make
@@ -22,7 +22,7 @@ def evaluate_learners(
     levels: str | None = None,
     each_world: bool = False,
 ) -> list[Evaluation]:
-    """A row for each learner, and for each kind of world where worlds differ."""
+    """An `Evaluation` of each learner, and in each kind of world where worlds differ."""
     if episodes < 1:
         raise ShoalError(f"episodes must be at least 1, not {episodes}")
     names, cohort = choose_learners(trained, learner)
@@ -32,7 +32,7 @@ def evaluate_learners(
     if worlds is not None:
         return evaluate_worlds(recipe, trained.learner, cohort, names, worlds, seed=seed, sampled=sampled)
     returns, lengths = play_episodes(recipe, trained.learner, cohort, episodes, seed, sampled=sampled)
-    return [summarise(*row, title, recipe.spec) for row in zip(names, returns, lengths, strict=True)]
+    return [summarise(*one, title, recipe.spec) for one in zip(names, returns, lengths, strict=True)]
 
 
 def evaluate_match(
@@ -44,7 +44,7 @@ def evaluate_match(
     sampled: bool = False,
     seed: int = 0,
 ) -> list[Evaluation]:
-    """Two runs' learners against each other: a row each way, named by who plays the first team.
+    """Two runs' learners against each other: an `Evaluation` of each side as the first team.
 
     One learner of the first run, its best where `all` is asked for, plays the other's best.
     """
@@ -53,7 +53,7 @@ def evaluate_match(
         raise ShoalError(f"a run of {own.config.env} cannot play against one of {other.config.env}")
     name, mine = choose_learner(own, "best" if learner == "all" else learner)
     theirs, rival = choose_learner(other, "best")
-    rows = []
+    evaluations = []
     for title, first, second in (
         (f"this {name}, other {theirs}", (own.learner, mine), (other.learner, rival)),
         (f"other {theirs}, this {name}", (other.learner, rival), (own.learner, mine)),
@@ -61,12 +61,12 @@ def evaluate_match(
         game = make_match(first[0], second[0], spec)
         cohort = join(first[1], second[1])
         returns, lengths = play_episodes(own.recipe, game, cohort, episodes, seed, sampled=sampled)
-        rows.append(summarise(title, returns[0], lengths[0], "default", spec))
-    return rows
+        evaluations.append(summarise(title, returns[0], lengths[0], "default", spec))
+    return evaluations
 
 
 def choose_levels(trained: TrainedLearners, which: str | None) -> tuple[TrainedLearners, str]:
-    """The same learners on some of their game's levels (seen, unseen, all), and the name of these."""
+    """The same learners on seen, unseen or all levels of their game, and a title for these."""
     env, options = trained.config.env, trained.config.options
     if not has_levels(env, options):
         if which is not None:
@@ -81,8 +81,7 @@ def evaluation_worlds(
 ) -> dict[str, Tree] | None:
     """The worlds in which learners are evaluated (`assign_worlds`); None where all worlds are the same.
 
-    Unseen worlds are drawn like the learners' own, one per episode; where those were given, from the
-    ranges they span.
+    Unseen worlds are drawn like the learners' own, one per episode, or from the ranges of given ones.
     """
     config, spec = trained.config, trained.recipe.spec
     if not config.env_spread and config.env_params is None:
@@ -91,7 +90,7 @@ def evaluation_worlds(
     fresh = (
         parameters.draw_unseen_worlds(spec, config.env_spread, episodes, config.seed)
         if config.env_spread
-        else parameters.between(own, episodes, config.seed)
+        else parameters.draw_between(own, episodes, config.seed)
     )
     return assign_worlds(names, own, episodes, fresh, each)
 

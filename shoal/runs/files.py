@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and disk errors as one line."""
+"""Atomic files, the lock of a folder, and disk errors as one line."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ except ImportError:  # Windows has no such lock
 from shoal.errors import ShoalError
 
 TEMPORARY = ".tmp-"
-"""How the name of an unfinished file begins; nothing reads such a file."""
+"""The beginning of the name of an unfinished file; such files are never read."""
 
 _FULL = "free some space; the same command then resumes"
 _FORBIDDEN = "choose a folder you may write to with --out"
@@ -45,7 +45,7 @@ def disk_errors(action: str, path: Path) -> Iterator[None]:
 
 
 def read_json(path: str | Path) -> Any:
-    """What a JSON file says; a key that is named twice, which Python would drop silently, is refused."""
+    """The content of a JSON file; raises where an object has a key twice, which Python would ignore."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -79,13 +79,13 @@ def make_folder(folder: Path) -> Path:
 
 
 class FolderLock:
-    """Keeps a second run out of a folder until it is released, or its process ends in whatever way."""
+    """Keeps other runs out of a folder until it is released or its process ends."""
 
     def __init__(self) -> None:
         self.release = lambda: None
 
     def take(self, folder: Path) -> None:
-        """Refused where another run has it. Leaves no file, and on a disk without locks does nothing."""
+        """Lock the folder; raises where another run has it. Does nothing on disks without locks."""
         if fcntl is None:
             return
         with disk_errors("open the folder", folder):
@@ -103,7 +103,7 @@ class FolderLock:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or a folder's list of names, is on the disk."""
+    """Waits until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -113,11 +113,10 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replacing(*paths: Path) -> Iterator[tuple[Path, ...]]:
-    """Temporary names to write to; at the end of the block they become `paths`, in that order.
+    """Temporary paths to write to; at the end of the block they are renamed to `paths`, in that order.
 
-    Until every one is written and on the disk, none of the old files is touched. If the block
-    fails, the temporaries are removed and the old files stay. The names keep their suffix, and all
-    lie in the folder of the file they replace, which is made if need be.
+    The old files stay until all new ones are on the disk. If the block fails, the temporary files are
+    removed. They keep their suffix and are in the folder of the file they replace, which is made if needed.
     """
     for path in paths:
         make_folder(path.parent)
@@ -137,7 +136,7 @@ def replacing(*paths: Path) -> Iterator[tuple[Path, ...]]:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Writes a text file whole, or not at all."""
+    """Writes a text file atomically."""
     with replacing(path) as (temporary,):
         temporary.write_text(text, encoding="utf-8")
     return path

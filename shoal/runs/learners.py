@@ -1,4 +1,4 @@
-"""The trained learners of a run, from a checkpoint or a report, and the choice of some of them."""
+"""The trained learners of a run, from a checkpoint or a report, and how to choose some of them."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from shoal.types import EnvRecipe, Learner, LearnerState
 
 
 class TrainedLearners(NamedTuple):
-    """A cohort that was trained, and what is needed to let it play."""
+    """A trained cohort with its environment and learner."""
 
     config: TrainConfig
     recipe: EnvRecipe
@@ -51,10 +51,8 @@ def load_learners(folder: Path, which: str = "latest") -> TrainedLearners:
 
 def learners_of(report: Report) -> TrainedLearners:
     """The learners as they are at a report."""
-    trainer, best = report.trainer, best_learner(report.metrics["return_mean"])
-    return TrainedLearners(
-        trainer.config, trainer.recipe, trainer.learner, report.state.cohort, best, report.step
-    )
+    parts, best = report.trainer.parts, best_learner(report.metrics["return_mean"])
+    return TrainedLearners(parts.config, parts.recipe, parts.learner, report.state.cohort, best, report.step)
 
 
 def choose_learners(trained: TrainedLearners, which: int | str) -> tuple[list[int | str], LearnerState]:
@@ -64,7 +62,7 @@ def choose_learners(trained: TrainedLearners, which: int | str) -> tuple[list[in
     """
     num, cohort, which = trained.config.learners, trained.cohort, str(which)
     if which == "all" and not all(map(selects, trained.config.exchanges)):
-        with_mean = jax.tree.map(lambda *rows: np.concatenate(rows), cohort, mean_learner(cohort))
+        with_mean = jax.tree.map(lambda *leaves: np.concatenate(leaves), cohort, mean_learner(cohort))
         return [*range(num), "mean"], with_mean
     if which == "all":
         return list(range(num)), cohort

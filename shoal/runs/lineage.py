@@ -1,8 +1,8 @@
-"""lineage.csv: who became whom, when, with which score, and every hyperparameter's path.
+"""lineage.csv: which learner was copied from which, when, with which score, and its hyperparameters.
 
-A row per learner at the run's start and at every selection: `step` (of one learner), `learner`, `parent`
-(itself where it stayed), `score` (what it was ranked by; empty at the start), then the hyperparameters
-that evolve, as they are from this step on.
+An entry per learner at the run's start and at every selection: `step` (of one learner), `learner`, `parent`
+(itself where it was not replaced), `score` (by which it was ranked; empty at the start), then the evolving
+hyperparameters from this step on.
 """
 
 import csv
@@ -19,7 +19,7 @@ LEADING = ("step", "learner", "parent", "score")
 
 
 class Lineage(NamedTuple):
-    """A run's lineage, by event and learner."""
+    """A run's lineage, for G events (the start, then every selection) and L learners."""
 
     steps: np.ndarray  # (G,)
     parent: np.ndarray  # (G, L) int
@@ -28,7 +28,7 @@ class Lineage(NamedTuple):
 
 
 def begin_lineage(folder: Path, hypers: dict[str, np.ndarray], resumed_step: int | None) -> None:
-    """Write the first rows, or on resuming drop those that will be written again."""
+    """Write the first entries, or on resuming remove those that will be written again."""
     path = Path(folder) / "lineage.csv"
     if resumed_step is None:
         write_text(path, ",".join((*LEADING, *hypers)) + "\n")
@@ -45,39 +45,39 @@ def begin_lineage(folder: Path, hypers: dict[str, np.ndarray], resumed_step: int
 def extend_lineage(
     folder: Path, step: int, parent: np.ndarray, score: np.ndarray, hypers: dict[str, np.ndarray]
 ) -> None:
-    """Add what one selection did."""
+    """Add one selection."""
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
+    entries = csv.writer(text, lineterminator="\n")
     for learner in range(len(parent)):
         seen = "" if np.isnan(score[learner]) else f"{score[learner]:.6g}"
         values = [f"{x[learner]:.9g}" for x in hypers.values()]
-        rows.writerow([step, learner, int(parent[learner]), seen, *values])
+        entries.writerow([step, learner, int(parent[learner]), seen, *values])
     path = Path(folder) / "lineage.csv"
     with disk_errors("write", path), path.open("a", encoding="utf-8") as file:
         file.write(text.getvalue())
 
 
 def read_lineage(folder: Path) -> Lineage:
-    """What lineage.csv says."""
+    """The lineage in a run's folder."""
     path = Path(folder) / "lineage.csv"
     if not path.is_file():
         raise ShoalError(f"{folder} has no lineage.csv: it is not a population's run")
     with disk_errors("read", path), path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    steps, counts = np.unique([int(row["step"]) for row in rows], return_counts=True)
+        entries = list(csv.DictReader(file))
+    steps, counts = np.unique([int(entry["step"]) for entry in entries], return_counts=True)
     if not len(steps):
         raise ShoalError(f"{path} is empty")
     steps = steps[counts == counts[0]]  # a run that was killed may have left half an event
     shape = (len(steps), int(counts[0]))
-    rows = rows[: shape[0] * shape[1]]
-    column = lambda name: np.array([float(row[name] or "nan") for row in rows]).reshape(shape)
-    names = [name for name in rows[0] if name not in LEADING]
+    entries = entries[: shape[0] * shape[1]]
+    column = lambda name: np.array([float(entry[name] or "nan") for entry in entries]).reshape(shape)
+    names = [name for name in entries[0] if name not in LEADING]
     parent = column("parent").astype(int)
     return Lineage(steps, parent, column("score"), {name: column(name) for name in names})
 
 
 def ancestors(lineage: Lineage, learner: int) -> np.ndarray:
-    """Whose place the learner's ancestor had from each event on, (G,): the last is the learner itself."""
+    """The number of the learner's ancestor from each event on, (G,); the last one is the learner itself."""
     line = np.empty(len(lineage.steps), int)
     for event in reversed(range(len(lineage.steps))):
         line[event] = learner
@@ -85,8 +85,8 @@ def ancestors(lineage: Lineage, learner: int) -> np.ndarray:
     return line
 
 
-def schedule_of(lineage: Lineage, learner: int) -> list[tuple[int, dict[str, float]]]:
-    """The hyperparameters of a learner's line of descent: from which step on, and what."""
+def hyper_plan(lineage: Lineage, learner: int) -> list[tuple[int, dict[str, float]]]:
+    """The hyperparameters of a learner's ancestors: (step from which on, values)."""
     line = ancestors(lineage, learner)
     at = lambda event: {name: float(x[event, line[event]]) for name, x in lineage.hypers.items()}
     entries = [(int(step), at(event)) for event, step in enumerate(lineage.steps)]

@@ -1,10 +1,9 @@
-"""What a run reports: metrics.csv, the same for TensorBoard, and summary.json.
+"""The files of a run's metrics: metrics.csv, the same for TensorBoard, and summary.json.
 
-`metrics.csv` is wide: one row per report and learner. The columns are `step` (environment steps of
-one learner), `learner` (counted from zero), `seconds` (since the run began), and then the metrics in
-alphabetical order. A number that is not a number is written `nan`; a metric that a report did not have
-is left empty; both read back as NaN. A metric that appears for the first time in a later report adds
-its column, empty above, by rewriting the file.
+`metrics.csv` has a record per report and learner. The columns are `step` (environment steps of one learner),
+`learner` (from 0), `seconds` (since the run began), and then the metrics in alphabetical order. NaN is `nan`;
+a metric that a report does not have is empty; both read back as NaN. A metric that first appears in a later
+report adds its column, empty in earlier records, and rewrites the file.
 """
 
 import csv
@@ -28,7 +27,7 @@ LEADING = ("step", "learner", "seconds")
 """The columns every metrics.csv begins with."""
 
 MANY_LEARNERS = 32
-"""Above this many learners TensorBoard gets their mean, min and max instead of each."""
+"""With more learners, TensorBoard gets mean, min and max instead of every learner."""
 
 SUMMARY_KEYS = (
     "env",
@@ -42,15 +41,15 @@ SUMMARY_KEYS = (
     "best_return",
     "best_learner",
 )
-"""What every summary.json holds, in this order; more may follow."""
+"""The first keys of every summary.json."""
 
 
 class MetricsWriter:
     """Appends reports to `metrics.csv` and to a TensorBoard event file, both in the run's folder.
 
-    `resume_step` is the step of the checkpoint the run continues from: later rows, which the run
-    will write again, are cut. None starts over: an earlier metrics.csv and its events are removed.
-    A report is on the disk when `write` returns, so a crash loses at most the one being written.
+    `resume_step` is the step of the checkpoint the run continues from: later records are removed,
+    because the run writes them again. None starts over: an earlier metrics.csv and its events are removed.
+    A report is on the disk when `write` returns, so a crash loses one report at most.
     """
 
     def __init__(self, folder: Path, resume_step: int | None):
@@ -60,8 +59,8 @@ class MetricsWriter:
                 self.path.unlink(missing_ok=True)
                 for events in Path(folder).glob("events.out.*"):
                     events.unlink()
-        names, rows = _read_rows(self.path) if self.path.exists() else ([], [])
-        kept = [row for row in rows if resume_step is not None and int(row[0]) <= resume_step]
+        names, records = _read_records(self.path) if self.path.exists() else ([], [])
+        kept = [record for record in records if resume_step is not None and int(record[0]) <= resume_step]
         if self.path.exists():
             write_text(self.path, _lines([names, *kept] if names else []))
         self._names = names
@@ -69,7 +68,7 @@ class MetricsWriter:
         self._events = _open_events(Path(folder), resume_step)
 
     def write(self, step: int, seconds: float, metrics: Mapping[str, np.ndarray | float]) -> None:
-        """Adds a report. Each metric is an array with one entry per learner, or a number for all."""
+        """Adds a report. A metric is an array with one entry per learner, or one number for all."""
         if clash := metrics.keys() & {*LEADING}:
             raise ValueError(f"a metric may not be called {', '.join(sorted(clash))}")
         arrays = {name: _real(value) for name, value in sorted(metrics.items())}
@@ -98,12 +97,12 @@ class MetricsWriter:
         self.close()
 
     def _open(self) -> io.FileIO:
-        # Without a buffer, so that a failed write leaves nothing behind for close() to fail on again.
+        # Without a buffer: after a failed write, close() has nothing left to write.
         with disk_errors("write", self.path):
             return self.path.open("ab", buffering=0)
 
     def _append(self, text: str) -> None:
-        """Adds lines; if the disk fails half way, what was there before stays as it was."""
+        """Adds lines; if the disk fails, the file stays as it was."""
         with disk_errors("write", self.path):
             size = self.path.stat().st_size
         remaining = memoryview(text.encode())
@@ -117,35 +116,32 @@ class MetricsWriter:
             raise
 
     def _widen(self, metrics: Iterable[str]) -> None:
-        """Gives new metrics their columns, which rewrites the rows there are."""
+        """Adds columns for new metrics, which rewrites the file."""
         new = {*metrics} - {*self._names}
         if self._names and not new:
             return
         names = [*LEADING, *sorted({*self._names, *new} - {*LEADING})]
-        rows = (
-            [dict(zip(self._names, row, strict=True)) for row in _read_rows(self.path)[1]]
-            if self._names
-            else []
-        )
-        write_text(self.path, _lines([names, *([row.get(name, "") for name in names] for row in rows)]))
+        old = _read_records(self.path)[1] if self._names else []
+        records = [dict(zip(self._names, values, strict=True)) for values in old]
+        write_text(self.path, _lines([names, *([one.get(name, "") for name in names] for one in records)]))
         self._file.close()
         self._file = self._open()
         self._names = names
 
 
 def read_metrics(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a metrics.csv, or of the run folder it lies in: integers for `step` and `learner`.
+    """The columns of a metrics.csv, or of that in a run's folder; `step` and `learner` are integers.
 
-    A last row that a crash cut short is left out.
+    An incomplete last record, left by a crash, is ignored.
     """
     path = Path(path) / "metrics.csv" if Path(path).is_dir() else Path(path)
-    names, rows = _read_rows(path)
-    if not rows:
-        raise ShoalError(f"{path} has no rows yet: let the run reach its first report")
+    names, records = _read_records(path)
+    if not records:
+        raise ShoalError(f"{path} has no records yet; wait for the run's first report")
     try:
         columns = {
             name: np.array([float(cell) if cell else math.nan for cell in column])
-            for name, column in zip(names, zip(*rows, strict=True), strict=True)
+            for name, column in zip(names, zip(*records, strict=True), strict=True)
         }
     except ValueError as error:
         raise ShoalError(f"{path} is not a metrics file: {error}") from error
@@ -154,13 +150,13 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_summary(folder: Path) -> dict:
-    """What summary.json in a run's folder says; {} where there is none yet."""
+    """The content of summary.json in a run's folder; {} where there is none yet."""
     path = Path(folder) / "summary.json"
     return read_json(path) if path.is_file() else {}
 
 
 def write_summary(folder: Path, summary: Mapping) -> Path:
-    """Writes summary.json, whole or not at all; arrays become lists and NaN becomes null."""
+    """Writes summary.json atomically; arrays become lists and NaN becomes null."""
     missing = [key for key in SUMMARY_KEYS if key not in summary]
     if missing:
         raise ValueError(f"the summary lacks {', '.join(missing)}")
@@ -186,7 +182,7 @@ def _plain(value):
 
 
 def _real(value) -> np.ndarray:
-    """A flat array of ints or floats: `astype(str)` then gives the shortest text that reads back."""
+    """A flat array of ints or floats, whose `astype(str)` is the shortest exact text."""
     array = np.atleast_1d(np.asarray(value))
     if array.ndim != 1:
         raise ValueError(f"a metric has one number per learner, not the shape {array.shape}")
@@ -195,34 +191,36 @@ def _real(value) -> np.ndarray:
     return array.astype(np.int64 if array.dtype.kind in "biu" else np.float32)
 
 
-def _lines(rows) -> str:
+def _lines(records) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(records)
     return text.getvalue()
 
 
-def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The header and the rows, without a last line that a crash cut short."""
+def _read_records(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The header and the records, without an incomplete last line."""
     if not path.exists():
-        raise ShoalError(f"{path} is not there: give the folder of a run")
+        raise ShoalError(f"{path} is not there; give the folder of a run")
     with disk_errors("read", path):
         text = path.read_text(encoding="utf-8", errors="replace")
-    names, *rows = csv.reader(io.StringIO(text[: text.rfind("\n") + 1])) if "\n" in text else [[]]
+    names, *records = csv.reader(io.StringIO(text[: text.rfind("\n") + 1])) if "\n" in text else [[]]
     if names and tuple(names[:3]) != LEADING:
         raise ShoalError(f"{path} is not a metrics file: its first columns are not {', '.join(LEADING)}")
-    for line, row in enumerate(rows, start=2):
-        if len(row) != len(names) or not row[0].isdecimal():
-            raise ShoalError(f"{path} is damaged in line {line}: mend that line, or move the file away")
-    return names, rows
+    for line, record in enumerate(records, start=2):
+        if len(record) != len(names) or not record[0].isdecimal():
+            raise ShoalError(f"{path} is damaged in line {line}; repair that line, or move the file away")
+    return names, records
 
 
 _serial_numbers = count()
 
 
 class _Events:
-    """A TensorBoard event file. Written here, on tensorboard's own record writer, rather than by its
-    EventFileWriter, which writes from a thread (a full disk would go unnoticed) and loads TensorFlow
-    wherever that is installed."""
+    """A TensorBoard event file, written with TensorBoard's record writer.
+
+    Its EventFileWriter writes from a thread, where a full disk goes unnoticed, and imports TensorFlow where
+    that is installed.
+    """
 
     def __init__(self, folder: Path, resume_step: int | None):
         from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -237,7 +235,7 @@ class _Events:
             self._records = RecordWriter(self.path.open("wb", buffering=0))
         self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
         if resume_step is not None:
-            # Tells TensorBoard to forget what the interrupted run wrote from this step on.
+            # Tells TensorBoard to ignore what the interrupted run wrote from this step on.
             start = self._session(status=self._session.START)
             self._write(self._event(wall_time=time.time(), step=resume_step + 1, session_log=start))
 
@@ -264,7 +262,7 @@ def _open_events(folder: Path, resume_step: int | None) -> _Events | None:
 
 
 def _tags(name: str, array: np.ndarray) -> list[tuple[str, float]]:
-    """The scalars TensorBoard gets for one metric: `name` is the mean over the learners that have it."""
+    """The scalars of one metric for TensorBoard: `name` is the mean over the learners that have it."""
     known = array[~np.isnan(array)]
     if array.size == 1 or not known.size:
         return [(name, float(value)) for value in known]

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.envs.frame_stack import appended, repeated
+from shoal.envs.frame_stack import append, fill
 from shoal.errors import ShoalError
 from shoal.ops import trees
-from shoal.training.evaluate import player
+from shoal.training.evaluate import set_sampling
 from shoal.types import ActionSpace, Box, EnvSpec, Learner, LearnerState, Tree
 
 
@@ -19,11 +19,11 @@ class Policy:
     `policy(observation)` takes one observation, or a batch of them with a leading axis, and returns one
     action or a batch. Observations have the shapes of `policy.observation`, a box or named boxes (a mask of
     actions is the part `action_mask`); actions belong to `policy.action`, real ones are clipped to its
-    bounds. In a world with agents an observation is that of all agents, (A, ...), or (B, A, ...) for a batch
-    of worlds, and so is an action.
+    bounds. With several agents an observation is that of all agents, (A, ...), or (B, A, ...) for a batch,
+    and so is an action.
 
-    A policy with memory, or one that sees the last few observations at once, remembers each row of a batch
-    until `reset()`; `reset(ended)` forgets only the rows where `ended` is true.
+    A policy with memory or with stacked frames keeps a state for each environment of a batch until `reset()`;
+    `reset(ended)` resets only those where `ended` is true.
 
     >>> import numpy as np, shoal
     >>> policy = shoal.load("runs/demo").policy()
@@ -43,49 +43,48 @@ class Policy:
     ):
         """`spec` is the environment's without stacked frames; `state` is one learner's, without L."""
         self.observation, self.action = spec.observation, spec.action
-        self._spec, self._learner, self._state = spec, player(learner, sampled), state
+        self._spec, self._learner, self._state = spec, set_sampling(learner, sampled), state
         self._num_frames, self._key = num_frames, jax.random.key(seed)
-        self._has_memory = learner.policy_terms is None or num_frames > 1
+        self._is_stateful = learner.policy_terms is None or num_frames > 1
         self._act = jax.jit(partial(_act, self._learner, num_frames))
         self.reset()
 
     def reset(self, ended: np.ndarray | None = None) -> None:
-        """Start new episodes: in all rows, or in those of the last batch where `ended` (B,) is true."""
+        """Start new episodes: in the whole batch, or where `ended` (B,) is true."""
         if ended is None:
-            self._rows, self._step = None, 0
+            self._batch, self._step = None, 0
             return
         ended = np.atleast_1d(np.asarray(ended, bool))
-        if self._rows is None or ended.shape != (self._rows,):
-            raise ShoalError(f"reset({ended.shape} flags): the last batch had {self._rows} rows")
+        if self._batch is None or ended.shape != (self._batch,):
+            raise ShoalError(f"reset takes {self._batch} flags, as many as the last batch, not {ended.shape}")
         self._starts = self._starts | ended
 
     def __call__(self, observation: Any) -> Any:
         """The action for an observation, or the actions for a batch."""
         obs, is_batch = self._read(observation)
-        num_rows = jax.tree.leaves(obs)[0].shape[0]
-        if num_rows != self._rows:
-            self._begin(num_rows, obs)
+        size = jax.tree.leaves(obs)[0].shape[0]
+        if size != self._batch:
+            self._begin(size, obs)
         key = jax.random.fold_in(self._key, self._step)
         action, self._private, self._frames = self._act(
             key, self._state._replace(private=self._private), self._frames, obs, self._starts
         )
-        self._step, self._starts = self._step + 1, np.zeros(num_rows, bool)
+        self._step, self._starts = self._step + 1, np.zeros(size, bool)
         action = clip_action(self.action, action)
         return action if is_batch else action[0]
 
-    def _begin(self, num_rows: int, obs: Tree) -> None:
-        """Prepare for a batch of another size; a policy with memory must be reset before."""
-        if self._rows is not None and self._has_memory:
+    def _begin(self, size: int, obs: Tree) -> None:
+        """Prepare for a batch of another size; a policy that keeps state must be reset before."""
+        if self._batch is not None and self._is_stateful:
             raise ShoalError(
-                f"this policy remembers {self._rows} rows, not {num_rows}: call reset() before a batch of "
-                "another size"
+                f"this policy keeps the state of {self._batch} environments, not {size}; call reset() first"
             )
-        ready = self._learner.for_evaluation(self._state, num_rows)
-        self._private, self._rows, self._starts = ready.private, num_rows, np.ones(num_rows, bool)
-        self._frames = repeated(obs, self._num_frames) if self._num_frames > 1 else ()
+        ready = self._learner.for_evaluation(self._state, size)
+        self._private, self._batch, self._starts = ready.private, size, np.ones(size, bool)
+        self._frames = fill(obs, self._num_frames) if self._num_frames > 1 else ()
 
     def _read(self, observation: Any) -> tuple[Tree, bool]:
-        """The observation as a batch in its own dtypes, and whether it was one."""
+        """The observation as a batch of the right dtypes, and whether it was a batch."""
         space, agents = self.observation, self._spec.agent_axis
         if isinstance(space, dict):
             if not isinstance(observation, dict) or observation.keys() < space.keys():
@@ -118,16 +117,16 @@ def _act(
     obs: Tree,
     episode_starts: jax.Array,
 ) -> tuple[Tree, Tree, Tree]:
-    """Actions (B, ...) of the one learner, what it remembers, and its last frames."""
+    """Actions (B, ...), the learner's private state, and the stacked frames."""
     if num_frames > 1:
-        obs = frames = appended(frames, obs, episode_starts, num_frames)
+        obs = frames = append(frames, obs, episode_starts, num_frames)
     noise = trees.take(learner.draw(key, (1, episode_starts.shape[0])), 0)
     action, private = learner.act(state, obs, noise, episode_starts)
     return action, private, frames
 
 
 def clip_action(space: ActionSpace, action: Tree) -> np.ndarray:
-    """Actions as the environment takes them: real ones inside their box.
+    """Actions as the environment takes them: real ones clipped to their box.
 
     >>> clip_action(Box((1,), -2.0, 2.0), np.array([[3.0], [1.0]])).tolist()
     [[2.0], [1.0]]

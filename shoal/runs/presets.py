@@ -27,13 +27,13 @@ def preset(env: str, param_name: str | None = None, **settings) -> TrainConfig:
 
 
 def preset_settings(env: str, algo: str = "ppo") -> dict[str, Any]:
-    """What the presets say of an environment: those of its id, or of the first pattern that fits."""
+    """The preset of an environment: that of its id, or of the first pattern that matches."""
     match = find(env, _presets()[algo]) if algo in _presets() else None
     return {} if match is None else _only_settings(_presets()[algo][match])
 
 
 def find(env: str, patterns: Collection[str]) -> str | None:
-    """The pattern for an environment; one with a prefix (`envpool:*-v5`) is for that suite alone."""
+    """The pattern for an environment; one with a prefix (`envpool:*-v5`) matches that suite alone."""
     name = env.split(":")[-1]
     if name in patterns:
         return name
@@ -45,7 +45,7 @@ def find(env: str, patterns: Collection[str]) -> str | None:
 
 
 def named_settings(env: str, param_name: str, algo: str = "ppo") -> dict[str, Any]:
-    """What the preset of that name says, if it is for such an environment and algorithm."""
+    """The preset with that name; raises where it is for other environments or algorithms."""
     name, named = env.split(":")[-1], _presets()["named"]
     if param_name not in named:
         raise ShoalError(f"no preset is named {param_name!r}; choose from {', '.join(named)}")
@@ -59,7 +59,7 @@ def named_settings(env: str, param_name: str, algo: str = "ppo") -> dict[str, An
 
 
 def _only_settings(entry: dict[str, Any]) -> dict[str, Any]:
-    """A preset without what is said about it."""
+    """A preset without its description."""
     return {key: value for key, value in entry.items() if key not in ("source", "for")}
 
 

@@ -1,4 +1,4 @@
-"""A run's progress on a terminal, and numbers as people read them."""
+"""A run's progress on the terminal, and short forms of numbers."""
 
 import time
 
@@ -13,17 +13,17 @@ from shoal.runs.session import Session
 from shoal.training.loop import Report
 
 LINE_SECONDS = 10.0
-"""Between progress lines where there is no terminal to draw a bar on."""
+"""Seconds between progress lines where there is no terminal for a bar."""
 
 
 class ProgressBar:
-    """A bar on a terminal, a line now and then elsewhere; a context manager with `update(report)`."""
+    """A bar on a terminal, a line every few seconds elsewhere; a context manager with `update(report)`."""
 
     def __init__(self, session: Session):
         self.console = Console(stderr=True, highlight=False, quiet=rank() > 0)
-        config, spec = session.trainer.config, session.trainer.recipe.spec
+        config, spec = session.trainer.parts.config, session.trainer.parts.recipe.spec
         self.total = config.steps_after(config.num_iterations)
-        mesh = session.trainer.mesh
+        mesh = session.trainer.parts.mesh
         learners, data = mesh.devices.shape
         devices = count(mesh.devices.size, f"{mesh.devices.flat[0].platform} device")
         devices += f" ({learners}x{data})" * (data > 1)
@@ -64,7 +64,7 @@ class ProgressBar:
         self.bar.stop()
 
     def update(self, report: Report) -> None:
-        """Show where training stands."""
+        """Show a report."""
         score, speed = (
             describe_scores(report.metrics["return_mean"]),
             f"{short(report.steps_per_second_compiled)} steps/s",
@@ -81,7 +81,7 @@ class _Steps(ProgressColumn):
 
 
 def on_terminal() -> bool:
-    """Whether a bar can be drawn: stderr is a terminal or a notebook."""
+    """Whether stderr is a terminal or a notebook, which can show a bar."""
     return Console(stderr=True).is_terminal
 
 
@@ -96,7 +96,7 @@ def describe_scores(returns: np.ndarray) -> str:
 
 
 def score(number: float) -> str:
-    """A return as people read it: small ones with another digit.
+    """A return with one digit after the point, or two where it is small.
 
     >>> score(0.956), score(-148.04)
     ('0.96', '-148.0')

@@ -15,7 +15,7 @@ from shoal.runs import checkpoint
 from shoal.runs.config import expanded, from_settings, read_settings, to_settings
 from shoal.runs.evaluation import evaluate_learners, evaluate_match, own_world
 from shoal.runs.learners import TrainedLearners, choose_learner, learners_of, load_learners
-from shoal.runs.lineage import read_lineage, schedule_of
+from shoal.runs.lineage import hyper_plan, read_lineage
 from shoal.runs.metrics import read_metrics, read_summary
 from shoal.runs.policy import Policy
 from shoal.runs.presets import preset
@@ -30,7 +30,7 @@ from shoal.training.scores import best_learner
 
 
 class Played(NamedTuple):
-    """One episode to watch."""
+    """One episode in pictures."""
 
     learner: int | str
     frames: list[np.ndarray]  # (H, W, 3) uint8 each; one more than there were steps
@@ -40,14 +40,14 @@ class Played(NamedTuple):
 class Run:
     """A run in its folder, trained or still training: `shoal.run` and `shoal.load` return one.
 
-    Everything is read from the folder when it is asked for, so a run that trains elsewhere is up to date.
+    Everything is read from the folder on access, so a run that is still training is up to date.
 
     >>> import shoal
     >>> run = shoal.load("runs/demo")
     >>> run.learners, run.step, run.metrics["return_mean"].shape
     (2, 1024, (2,))
-    >>> rows = run.evaluate(episodes=2, learner="best")
-    >>> rows[0].learner == run.best, rows[0].episodes
+    >>> evaluation = run.evaluate(episodes=2, learner="best")[0]
+    >>> evaluation.learner == run.best, evaluation.episodes
     (True, 2)
     >>> action = run.policy()(np.zeros(4))
     """
@@ -75,12 +75,12 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """The columns of metrics.csv, a row per report and learner: `pandas.DataFrame(run.metrics)`."""
+        """The columns of metrics.csv, an entry per report and learner: `pandas.DataFrame(run.metrics)`."""
         return read_metrics(self.folder)
 
     @property
     def summary(self) -> dict:
-        """What summary.json says: steps, seconds, returns, speed; {} before the run has ended once."""
+        """The content of summary.json: steps, seconds, returns, speed; {} before the run has ended once."""
         return read_summary(self.folder)
 
     @property
@@ -107,7 +107,7 @@ class Run:
         each_world: bool = False,
         against: "Run | Path | str | None" = None,
     ) -> list[Evaluation]:
-        """Play whole episodes; a row per learner (and world), like `shoal eval --json`.
+        """Play whole episodes; an `Evaluation` per learner (and world), like `shoal eval --json`.
 
         `learner` is a number, "best", "mean" (of all parameters) or "all". Actions are greedy unless
         `sampled`. `checkpoint` is "latest" or "best". `levels` are a generated game's "seen", "unseen" or
@@ -151,19 +151,19 @@ class Run:
     ) -> Path:
         """Write an episode as .gif or .mp4, videos/learner_K.gif in the run's folder unless given.
 
-        `how` is what `play` takes: checkpoint, sampled, seed, steps.
+        `how` goes to `play`: checkpoint, sampled, seed, steps.
         """
         played = self.play(learner, **how)
         path = path or self.folder / "videos" / f"learner_{played.learner}.gif"
         return write_video(played.frames, Path(path), fps)
 
     def plot(self, folder: Path | str | None = None, *, episode: bool = True, seed: int = 0) -> list[Path]:
-        """Draw learning curves, and with `episode` what the best learner does; returns the files written."""
-        from shoal.runs.plots import plot
-        from shoal.runs.portrait import portrait
+        """Plot learning curves, and with `episode` the best learner's policy; returns the files written."""
+        from shoal.runs.plots.policy import plot_policy
+        from shoal.runs.plots.run import plot
 
         folder = Path(folder or self.folder / "plots")
-        return plot([self.folder], folder) + (portrait(self.folder, folder, seed) if episode else [])
+        return plot([self.folder], folder) + (plot_policy(self.folder, folder, seed) if episode else [])
 
 
 def run(
@@ -213,13 +213,13 @@ def load(folder: Path | str) -> Run:
 def evaluate(
     trained: Run | Report, episodes: int = 100, learner: int | str = "all", **how
 ) -> list[Evaluation]:
-    """Play whole episodes with the learners of a run, or of a report while they train; a row per learner.
+    """Play whole episodes with the learners of a run, or of a report while they train.
 
-    `how` is what `Run.evaluate` takes: sampled, seed, levels, each_world, and of a run a checkpoint.
+    `how` goes to `Run.evaluate`: sampled, seed, levels, each_world, and of a run a checkpoint.
 
     >>> import shoal
-    >>> rows = shoal.evaluate(shoal.load("runs/demo"), episodes=2)
-    >>> [(row.learner, row.episodes) for row in rows]
+    >>> evaluations = shoal.evaluate(shoal.load("runs/demo"), episodes=2)
+    >>> [(one.learner, one.episodes) for one in evaluations]
     [(0, 2), (1, 2)]
     """
     if isinstance(trained, Run):
@@ -238,11 +238,11 @@ def make_policy(
     return Policy(spec, trained.learner, state, num_frames=config.frame_stack, sampled=sampled, seed=seed)
 
 
-def follow_best_line(folder: Path) -> TrainConfig:
-    """One learner along the hyperparameters of a population's best line of descent."""
+def follow_best(folder: Path) -> TrainConfig:
+    """One learner with the hyperparameters of the ancestors of a population's best learner."""
     found = Run(folder)
     if not found.step:
         raise ShoalError(f"{folder} holds no checkpoint yet; train it first")
-    schedule = schedule_of(read_lineage(folder), found.best)
-    plan = [[step, values] for step, values in schedule if step <= found.step]
+    whole = hyper_plan(read_lineage(folder), found.best)
+    plan = [[step, values] for step, values in whole if step <= found.step]
     return replace(found.config, learners=1, exchanges=(), evolve=(), hyper_plan=plan)

@@ -32,20 +32,21 @@ from shoal.runs.config import (
     to_settings,
     write_config,
 )
+from shoal.runs.divergence import DivergenceCheck, has_finite_loss
 from shoal.runs.files import FolderLock, make_folder
-from shoal.runs.lost_learners import LostLearners, has_finite_loss
 from shoal.runs.metrics import read_summary, write_summary
 from shoal.runs.signals import stop_signals
 from shoal.runs.writer import RunWriter, speeds
 from shoal.training.config import TrainConfig
+from shoal.training.iteration import TrainState
 from shoal.training.loop import Clock, Report, progress_reports
 from shoal.training.parts import mesh_for
 from shoal.training.profile import Profile
-from shoal.training.program import Trainer, TrainState, make_trainer
+from shoal.training.program import Trainer, make_trainer
 from shoal.training.scores import best_learner
 
 SAVE_SECONDS = 30.0
-"""At most so much work is lost in a crash."""
+"""Seconds between checkpoints: a crash loses no more work."""
 
 
 class Session(NamedTuple):
@@ -77,9 +78,9 @@ def open_session(
     mesh: str | None = None,
     profile: bool = False,
 ) -> Session | Finished:
-    """Begin a run in its folder, or resume it from its newest checkpoint; `Finished` if nothing is left.
+    """Begin a run in its folder, or resume it from its newest checkpoint; `Finished` if it is complete.
 
-    Where several processes train together, the first one reads and writes the folder.
+    Of several processes the first one reads and writes the folder.
     """
     config.check()
     recipe = make(config.env, **config.options)
@@ -120,7 +121,7 @@ def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber:
 
 
 def clear_folder(folder: Path) -> None:
-    """Remove what a run wrote into its folder, and nothing else."""
+    """Remove the files of a run from its folder, and no others."""
     for name in ("checkpoints", "plots", "videos"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "events.out.*"):
@@ -145,15 +146,15 @@ def train_session(session: Session, show: Callable[[Report], None]) -> Finished:
 def run_session(session: Session) -> Generator[Report, None, None]:
     """Train to the end, writing metrics and checkpoints; yields every report.
 
-    However it ends, by itself, closed early or by an error, the state it reached is saved.
+    The last state is saved at the end, when closed early, and after an error.
     """
     report, saved_step, saved_at, best = None, session.resumed_step, time.monotonic(), -np.inf
-    in_step, lost = True, LostLearners()  # in_step: every process is at the same point
+    in_step, divergence = True, DivergenceCheck()  # in_step: all processes are at the same report
     try:
         with open_writer(session) as writer:
             for report in progress_reports(session.trainer, session.state, session.profile):
                 report = report.after(session.clock)
-                lost.check(report)
+                divergence.check(report)
                 if writer:
                     writer.write(report)
                 yield report
@@ -173,14 +174,14 @@ def run_session(session: Session) -> Generator[Report, None, None]:
 
 def open_writer(session: Session) -> AbstractContextManager[RunWriter | None]:
     """The writer of metrics and lineage, in the first process; None in the others."""
-    config = session.trainer.config
+    config = session.trainer.parts.config
     hypers = fetch(session.state.cohort.hypers)._asdict() if config.selection_every else {}
     evolved = {name: hypers[name] for name in config.priors} if config.selection_every else {}
     return RunWriter(session.folder, session.resumed_step, evolved) if rank() == 0 else nullcontext()
 
 
 def can_save(report: Report) -> bool:
-    """Whether any learner's loss is finite, and the state still exists: an update in place deletes it."""
+    """Whether any learner's loss is finite and the state exists: an update in place deletes it."""
     deleted = any(x.is_deleted() for x in jax.tree.leaves(report.state))
     return not deleted and bool(np.any(has_finite_loss(report)))
 
@@ -193,13 +194,13 @@ def top_score(report: Report) -> float:
 
 def finish_session(session: Session, report: Report) -> Finished:
     """Write summary.json."""
-    config = session.trainer.config
+    config = session.trainer.parts.config
     interrupted = report.iteration < config.num_iterations
     scores = report.metrics["return_mean"]
     best = best_learner(scores)
     summary = {
         "env": config.env,
-        "backend": session.trainer.recipe.spec.backend,
+        "backend": session.trainer.parts.recipe.spec.backend,
         "algo": to_settings(config)["algo"],
         "learners": config.learners,
         "steps": report.step,

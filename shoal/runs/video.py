@@ -1,4 +1,4 @@
-"""Films of episodes: GIF for a README, MP4 for everything else."""
+"""Videos of episodes, as GIF or MP4."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -11,21 +11,20 @@ import numpy as np
 from shoal.errors import ShoalError
 from shoal.runs.files import replacing
 
-MOST_GIF_FPS = 50
+MAX_GIF_FPS = 50
 """Browsers slow a GIF down to 10 frames a second when it asks for more than this."""
 
 
 def write_video(frames: Iterable[np.ndarray], path: Path, fps: int) -> Path:
     """Writes RGB frames (H, W, 3) uint8, all of one size, as `.gif` (which loops) or `.mp4`.
 
-    The frames are taken one at a time, so a generator of any length will do; the file is there only
-    once it is whole. A GIF above 50 frames a second drops frames and keeps its speed; an MP4 of odd
-    size gets a black row or column.
+    The frames are read one at a time, so they may come from a generator. The file is written atomically.
+    A GIF above 50 frames a second drops frames and keeps its speed; an MP4 of odd size gets a black edge.
     """
     path = Path(path)
     writers: dict[str, Callable[[Iterator[np.ndarray], Path, int], None]] = {".gif": _gif, ".mp4": _mp4}
     if path.suffix.lower() not in writers:
-        raise ShoalError(f"cannot write {path}: a film ends in .gif or .mp4")
+        raise ShoalError(f"cannot write {path}: the name of a video ends in .gif or .mp4")
     checked = _checked(frames, path)
     with replacing(path) as (temporary,):
         writers[path.suffix.lower()](checked, temporary, fps)
@@ -33,7 +32,7 @@ def write_video(frames: Iterable[np.ndarray], path: Path, fps: int) -> Path:
 
 
 def _checked(frames: Iterable[np.ndarray], path: Path) -> Iterator[np.ndarray]:
-    """The frames, of which there must be one, and all must be alike."""
+    """The frames; raises where there is none or their sizes differ."""
     remaining = iter(frames)
     first = next(remaining, None)
     if first is None:
@@ -47,10 +46,10 @@ def _checked(frames: Iterable[np.ndarray], path: Path) -> Iterator[np.ndarray]:
 
 
 def _gif(frames: Iterator[np.ndarray], path: Path, fps: int) -> None:
-    """At most 256 colours a frame and no dithering, so that what stands still costs no bytes."""
+    """At most 256 colours a frame and no dithering, so unchanged areas need no bytes."""
     from PIL import Image
 
-    every = -(-fps // MOST_GIF_FPS)
+    every = -(-fps // MAX_GIF_FPS)
     pictures = (
         Image.fromarray(frame).quantize(colors=256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
         for frame in islice(frames, 0, None, every)
@@ -62,19 +61,19 @@ def _gif(frames: Iterator[np.ndarray], path: Path, fps: int) -> None:
 def _mp4(frames: Iterator[np.ndarray], path: Path, fps: int) -> None:
     """H.264 in 4:2:0, which every browser plays and which needs even sides.
 
-    Runs ffmpeg itself: imageio would start it by a fork, about which JAX rightly warns.
+    Runs ffmpeg itself: imageio starts it by a fork, about which JAX warns.
     """
     first = next(frames)
     height, width = first.shape[:2]
     source = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {fps} -i -"
     target = "-vf pad=ceil(iw/2)*2:ceil(ih/2)*2 -c:v libx264 -crf 20 -pix_fmt yuv420p -movflags +faststart"
     command = [_ffmpeg(), "-y", "-loglevel", "error", *source.split(), *target.split(), f"file:{path}"]
-    # A group of its own, so that Ctrl-C reaches us first and we decide what becomes of the film.
+    # A process group of its own, so that Ctrl-C does not stop ffmpeg.
     with Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=PIPE, process_group=0) as process:
         assert process.stdin is not None
         assert process.stderr is not None
         try:
-            with suppress(BrokenPipeError):  # ffmpeg gave up: it says why below
+            with suppress(BrokenPipeError):  # ffmpeg ended: its message is read below
                 for frame in chain([first], frames):
                     process.stdin.write(frame)
         except BaseException:
@@ -87,7 +86,7 @@ def _mp4(frames: Iterator[np.ndarray], path: Path, fps: int) -> None:
     if process.returncode != 0:
         reason = complaint.splitlines()[-1] if complaint else f"exit code {process.returncode}"
         raise ShoalError(
-            f"cannot write a film in {path.parent}: ffmpeg failed ({reason}); check the disk and the path"
+            f"cannot write a video in {path.parent}: ffmpeg failed ({reason}); check the disk and the path"
         )
 
 

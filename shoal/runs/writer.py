@@ -1,4 +1,4 @@
-"""Writes down what happens in a run: metrics, and in a population who descends from whom."""
+"""Writes the files of a run while it trains: metrics, and the lineage of a population."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +11,9 @@ from shoal.training.loop import Report
 
 
 class RunWriter:
-    """One run's files of numbers; a context manager.
+    """Writes metrics and lineage; a context manager.
 
-    `evolved` are the hyperparameters a population begins with, (L,) each; none where nothing is selected.
+    `evolved` are the first hyperparameters of a population, (L,) each; empty without selection.
     """
 
     def __init__(self, folder: Path, resumed_step: int | None, evolved: Mapping[str, np.ndarray]):
@@ -29,11 +29,11 @@ class RunWriter:
         self.metrics.close()
 
     def write(self, report: Report) -> None:
-        """Note a report."""
+        """Write a report."""
         if report.selected:
             values = {name: report.metrics[f"hypers/{name}"] for name in self.evolved}
-            who, score = report.metrics["population/parent"], report.metrics["population/score"]
-            extend_lineage(self.folder, report.step, who, score, values)
+            parent, score = report.metrics["population/parent"], report.metrics["population/score"]
+            extend_lineage(self.folder, report.step, parent, score, values)
         if report.due:
             self.metrics.write(report.step, report.seconds, speeds(report) | report.metrics)
 

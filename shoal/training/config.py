@@ -38,9 +38,9 @@ class TrainConfig:
     first_member: int = 0
     """Number of the first learner: member 3 of a cohort, alone, is --learners 1 --first-member 3."""
     hard_resets: bool = False
-    """Begin new episodes with every rollout, dropping those under way, instead of going on with them."""
+    """Begin new episodes with every rollout instead of continuing those under way."""
     reports: int = 100
-    """About how many rows of metrics the run writes per learner."""
+    """About how many times the run reports its metrics."""
     env_options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment's constructor, NAME=VALUE each."""
     frame_stack: int = 1
@@ -48,14 +48,14 @@ class TrainConfig:
     env_spread: float = 0.0
     """How far the learners' worlds differ: the relative deviation of their physical parameters."""
     env_params: Any = None
-    """Their physical parameters, given: a JSON file, {"0": {"gravity": 9.8, "length": 0.7}, ...}."""
+    """Physical parameters of all worlds: a JSON file, {"0": {"gravity": 9.8, "length": 0.7}, ...}."""
     evolve: tuple[str, ...] = ()
-    """Hyperparameters that each learner draws for itself, and populations change: names, or name=PRIOR, e.g.
+    """Hyperparameters that each learner draws, and populations change: names, or name=PRIOR, e.g.
     learning_rate "gamma=one-minus-log 0.9 0.999". Populations have a default (PPO's: learning_rate, clip_coef
     and ent_coef)."""
     hyper_plan: Any = None
-    """Hyperparameters by a plan: [[step, {learning_rate: 0.001, ...}], ...], from each step on; what
-    --follow RUN takes from a population's best line of descent."""
+    """Values of hyperparameters from each step on: [[step, {learning_rate: 0.001, ...}], ...]. --follow RUN
+    takes those of the ancestors of a population's best learner."""
     exchanges: tuple[ExchangeConfig, ...] = ()
     """How the learners learn together."""
 
@@ -95,22 +95,22 @@ class TrainConfig:
 
     @property
     def idle(self) -> dict[str, str]:
-        """Hyperparameters that change nothing as configured, each with what it takes."""
+        """Hyperparameters without effect in these settings, each with what it needs."""
         unused = {"comm_penalty_coeff": "an exchange that penalises"}
         return self.algo.idle | ({} if any(map(penalises, self.exchanges)) else unused)
 
     @property
     def parts(self) -> set[str]:
-        """The parts of the parameters that are exchanged; none are named where all of them are."""
+        """The parts of the parameters that are exchanged; empty where all are."""
         return {part.partition(":")[0] for exchange in self.exchanges for part in exchange.parts}
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `make` is told beside the environment's name."""
+        """The options of `make`, beside the environment's name."""
         return self.env_options | ({"frame_stack": self.frame_stack} if self.frame_stack > 1 else {})
 
     def steps_after(self, iteration: int) -> int:
-        """Environment steps per learner after so many iterations."""
+        """Environment steps per learner after `iteration` iterations."""
         return iteration * self.algo.rollout_size
 
     @property
@@ -120,12 +120,12 @@ class TrainConfig:
 
     @property
     def report_every(self) -> int:
-        """Iterations between rows of metrics."""
+        """Iterations between two reports."""
         return max(1, self.num_iterations // self.reports)
 
     @property
     def priors(self) -> dict[str, Prior]:
-        """What learners draw, and populations change."""
+        """The priors of the hyperparameters that learners draw and populations change."""
         return read_priors(self.evolve or (self.algo.evolved if any(map(selects, self.exchanges)) else ()))
 
     @property
@@ -140,5 +140,5 @@ class TrainConfig:
 
     @property
     def shares_gradients(self) -> bool:
-        """Whether the learners take every step together."""
+        """Whether the learners average every gradient."""
         return any(exchange.exchange == "gradients" for exchange in self.exchanges)

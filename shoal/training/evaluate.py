@@ -27,14 +27,14 @@ from shoal.training.scores import by_team, team_return
 from shoal.types import Env, EnvRecipe, EnvSpec, Learner, LearnerState, Tree
 
 CHUNK = 64
-"""Steps between two looks at whether everyone is done."""
-PATIENCE = 1_000_000
-"""Steps after which an episode that has no limit of its own is given up."""
+"""Steps of one call of the compiled program."""
+MAX_STEPS = 1_000_000
+"""The longest episode, where the environment sets no limit."""
 OWN = "own"
-"""What a learner's own world is called."""
+"""The name of a learner's own world."""
 
 
-class Tally(NamedTuple):
+class FirstEpisodes(NamedTuple):
     """The first episode of every environment."""
 
     done: Array  # (L, E)
@@ -53,25 +53,25 @@ class Evaluation(NamedTuple):
     return_max: float
     length_mean: float
     world: str
-    agents: dict[str, float] | None = None  # means by agent and team, and win rates, where there are agents
+    agents: dict[str, float] | None = None  # means by agent and team, and win rates
 
     def to_dict(self) -> dict[str, Any]:
-        """Its values by name, those of agents and teams beside the others: a row of a DataFrame."""
+        """Its values by name, those of agents and teams among them, for JSON or a DataFrame."""
         return {name: x for name, x in self._asdict().items() if name != "agents"} | (self.agents or {})
 
 
 def greedy(learner: Learner) -> Learner:
     """The same learner without exploration."""
 
-    def silence(key, shape):
+    def no_noise(key, shape):
         like = jax.eval_shape(lambda key: learner.draw(key, shape), key)
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
 
-    return learner._replace(draw=silence)
+    return learner._replace(draw=no_noise)
 
 
-def player(learner: Learner, sampled: bool) -> Learner:
-    """The learner as it plays: greedily, or drawing its actions as in training."""
+def set_sampling(learner: Learner, sampled: bool) -> Learner:
+    """The learner with sampled actions, as in training, or greedy ones."""
     return learner if sampled else greedy(learner)
 
 
@@ -87,9 +87,9 @@ def play_episodes(
     """Returns and lengths, (L, episodes) each, of a cohort's greedy policies, or of `sampled` actions.
 
     Every environment plays exactly one episode, so short episodes do not count more than long ones.
-    `params` are the worlds to play them in, (L, episodes) per leaf; the default one unless given.
+    `params` are the worlds, (L, episodes) per leaf; the default one unless given.
     """
-    return next(_evaluations(recipe, player(learner, sampled), cohort, episodes, seed, [params]))
+    return next(_evaluations(recipe, set_sampling(learner, sampled), cohort, episodes, seed, [params]))
 
 
 def evaluate_worlds(
@@ -101,16 +101,16 @@ def evaluate_worlds(
     seed: int = 0,
     sampled: bool = False,
 ) -> list[Evaluation]:
-    """A row for each learner in each kind of world (`assign_worlds` makes them), from the same starts.
+    """An `Evaluation` of each learner in each kind of world (see `assign_worlds`), from the same starts.
 
     `names` are the learners' numbers; one without a number, such as "mean", has no world of its own.
     """
     episodes = jax.tree.leaves(worlds)[0].shape[1]
-    played = _evaluations(recipe, player(learner, sampled), cohort, episodes, seed, worlds.values())
+    played = _evaluations(recipe, set_sampling(learner, sampled), cohort, episodes, seed, worlds.values())
     scores = dict(zip(worlds, played, strict=True))
     return [
-        summarise(name, returns[row], lengths[row], world, recipe.spec)
-        for row, name in enumerate(names)
+        summarise(name, returns[i], lengths[i], world, recipe.spec)
+        for i, name in enumerate(names)
         for world, (returns, lengths) in scores.items()
         if world != OWN or not isinstance(name, str)
     ]
@@ -149,13 +149,13 @@ def assign_worlds(
 def distances(learner: Learner, cohort: LearnerState, obs: Tree) -> np.ndarray:
     """How far the policies are apart: d_ij = mean_b distance(state_i, state_j, obs_ib), (L, L).
 
-    obs (L, B, ...) per leaf: what each learner sees. All pairs are computed at once, so: small cohorts.
+    obs (L, B, ...) per leaf: each learner's observations. All pairs are computed at once: for small cohorts.
     """
     distance = learner.distance
     if distance is None:
-        raise ShoalError("this learner has no `distance`, so its policies cannot be compared")
-    apart = lambda mine, other, obs: jnp.mean(distance(mine, other, obs))
-    to_all = jax.vmap(apart, (None, 0, None))
+        raise ShoalError("this learner defines no `distance`, so its policies cannot be compared")
+    mean_distance = lambda own, other, obs: jnp.mean(distance(own, other, obs))
+    to_all = jax.vmap(mean_distance, (None, 0, None))
     cohort, obs = jax.device_get((cohort, obs))
     return np.asarray(jax.jit(jax.vmap(to_all, (0, None, 0)))(cohort, cohort, obs))
 
@@ -167,10 +167,10 @@ def summarise(
     world: str = "default",
     spec: EnvSpec | None = None,
 ) -> Evaluation:
-    """The row that is printed for one learner's episodes, (episodes,) each; a `spec` tells whose returns."""
-    apart = by_team(spec, returns) if spec else {}
+    """The `Evaluation` of one learner's episodes, (episodes,) each; `spec` has the agents and teams."""
+    by_agent = by_team(spec, returns) if spec else {}
     returns = team_return(spec, returns) if spec else returns
-    returns = np.asarray(returns, np.float64)  # in which equal returns have the mean they all are
+    returns = np.asarray(returns, np.float64)  # so the mean of equal returns is exact
     return Evaluation(
         learner=name,
         episodes=len(returns),
@@ -180,7 +180,7 @@ def summarise(
         return_max=float(returns.max()),
         length_mean=float(lengths.mean()),
         world=world,
-        agents={each: float(x.mean()) for each, x in apart.items()},
+        agents={each: float(x.mean()) for each, x in by_agent.items()},
     )
 
 
@@ -206,27 +206,27 @@ def _evaluations(
     cohort = jax.vmap(lambda state: learner.for_evaluation(state, episodes))(cohort)
     cohort = jax.device_put(cohort, NamedSharding(mesh, BY_LEARNER))  # it may come from other devices
 
-    def finish(envs: EnvStates, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+    def finish(envs: EnvStates, played: FirstEpisodes) -> tuple[np.ndarray, np.ndarray]:
         private, models = cohort.private, cohort._replace(private=())
-        for chunk in range(PATIENCE // CHUNK):
-            private, envs, tally = play(np.int32(chunk), play_keys, models, private, envs, tally)
-            done = np.all(tally.done)
+        for chunk in range(MAX_STEPS // CHUNK):
+            private, envs, played = play(np.int32(chunk), play_keys, models, private, envs, played)
+            done = np.all(played.done)
             raise_crash()
             if done:
-                return np.asarray(tally.returns), np.asarray(tally.lengths)
-        raise ShoalError(f"an episode of {recipe.spec.name} did not end within {PATIENCE:,} steps")
+                return np.asarray(played.returns), np.asarray(played.lengths)
+        raise ShoalError(f"an episode of {recipe.spec.name} did not end within {MAX_STEPS:,} steps")
 
     for params in worlds:
         check_params(recipe.spec, params, (num_learners, episodes))
         yield finish(*reset(reset_keys, params))
 
 
-def _begin(env: Env, keys: Array, params: Tree | None) -> tuple[EnvStates, Tally]:
+def _begin(env: Env, keys: Array, params: Tree | None) -> tuple[EnvStates, FirstEpisodes]:
     given = env.spec.params if params is None else params
     params = jax.tree.map(lambda x: jnp.full(keys.shape, x, jnp.float32), given)
     envs = reset_envs(env, keys, params)
     zero = jnp.zeros_like(envs.episodes.running_return)
-    return envs, Tally(jnp.zeros(keys.shape, bool), zero, jnp.zeros(keys.shape, jnp.int32))
+    return envs, FirstEpisodes(jnp.zeros(keys.shape, bool), zero, jnp.zeros(keys.shape, jnp.int32))
 
 
 def _play(
@@ -237,40 +237,40 @@ def _play(
     models: LearnerState,
     private: Tree,
     envs: EnvStates,
-    tally: Tally,
-) -> tuple[Tree, EnvStates, Tally]:
-    """`CHUNK` more steps of every learner; of each environment the first finished episode counts."""
+    played: FirstEpisodes,
+) -> tuple[Tree, EnvStates, FirstEpisodes]:
+    """`CHUNK` more steps of every learner; the first finished episode of each environment counts."""
     keys = jax.vmap(jax.random.fold_in, (0, None))(keys, chunk)
     cohort = models._replace(private=private)
 
-    def advance(carry, randomness):
-        acting, running, tally = carry
-        acting, _, step = act(env, learner, cohort, acting, *randomness)
+    def advance(carry, noise):
+        acting, running, played = carry
+        acting, _, step = act(env, learner, cohort, acting, *noise)
         running, (over, total, length) = accumulate_scores(running, raw_outcome(step, step.info))
-        first = over & ~tally.done
-        tally = Tally(
-            tally.done | over,
-            jnp.where(trees.align(first, total), total, tally.returns),
-            jnp.where(first, length, tally.lengths),
+        first = over & ~played.done
+        played = FirstEpisodes(
+            played.done | over,
+            jnp.where(trees.align(first, total), total, played.returns),
+            jnp.where(first, length, played.lengths),
         )
-        return (acting, running, tally), None
+        return (acting, running, played), None
 
     episodes = envs.episodes
     running = (episodes.running_return, episodes.running_length)
-    start = (begin_acting(cohort, envs), running, tally)
-    (acting, running, tally), _ = jax.lax.scan(advance, start, draw_noise(env, learner, CHUNK, keys, envs))
+    start = (begin_acting(cohort, envs), running, played)
+    (acting, running, played), _ = jax.lax.scan(advance, start, draw_noise(env, learner, CHUNK, keys, envs))
     episodes = episodes._replace(running_return=running[0], running_length=running[1])
     step = envs.step._replace(obs=acting.obs, valid=~acting.episode_starts)
-    return acting.private, EnvStates(acting.state, step, episodes), tally
+    return acting.private, EnvStates(acting.state, step, episodes), played
 
 
 def _select(worlds: Tree, index: np.ndarray) -> Tree:
-    """The worlds with these numbers, in the shape of `index`."""
+    """The worlds at these indices, in the shape of `index`."""
     return jax.tree.map(lambda x: np.asarray(x)[index], worlds)
 
 
 def check_params(spec: EnvSpec, params: Tree | None, shape: tuple[int, ...]) -> None:
-    """Refuse worlds of another environment, and any that would end up with the wrong learner."""
+    """Raise where worlds are those of another environment, or have the wrong shape."""
     if params is None:
         return
     if jax.tree.structure(params) != jax.tree.structure(spec.params):

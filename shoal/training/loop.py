@@ -14,18 +14,19 @@ import numpy as np
 from shoal.distributed.processes import OtherProcessFailed, broadcast_from_first, fetch, first_rank_where
 from shoal.envs.adapters.host import take_crash
 from shoal.training.config import TrainConfig
+from shoal.training.iteration import Progress, TrainState
 from shoal.training.profile import Profile, profiled
-from shoal.training.program import Progress, Trainer, TrainState, make_trainer
+from shoal.training.program import Trainer, make_trainer
 from shoal.training.scores import score_metrics
 
 Advance: TypeAlias = Callable[[TrainState, Any], tuple[TrainState, Progress]]
-"""So many iterations further."""
+"""Trains for a number of iterations: (state, count) -> (state, progress)."""
 PROGRESS_SECONDS = 0.5
-"""About how long the compiled program runs before Python looks up."""
+"""About how long one call of the compiled program takes."""
 
 
 class Clock(NamedTuple):
-    """What a run has used and done, since it began."""
+    """The time a run has taken and the steps it has made, since it began."""
 
     seconds: float = 0.0  # compiling included
     compile_seconds: float = 0.0
@@ -33,7 +34,7 @@ class Clock(NamedTuple):
 
 
 class Report(NamedTuple):
-    """How training stands.
+    """The state of training.
 
     >>> import shoal
     >>> config = shoal.TrainConfig("CartPole-v1", steps=1024, learners=2, seed=1, reports=2)
@@ -44,17 +45,17 @@ class Report(NamedTuple):
 
     iteration: int
     step: int  # environment steps per learner
-    due: bool  # whether this is a row of metrics or only a sign of life
-    selected: bool  # whether the learners were ranked and replaced just before
+    due: bool  # whether it belongs in metrics.csv; the others only show progress
+    selected: bool  # whether a selection of learners took place just before
     metrics: dict[str, np.ndarray]  # (L,) each
-    bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was no finite number
+    bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was not finite
     clock: Clock
-    state: TrainState  # whose replay, where there is one, lasts until the next report
+    state: TrainState  # a replay in it is valid until the next report
     trainer: Trainer  # the parts of the run: its learner, environment, exchange and settings
 
     @property
     def seconds(self) -> float:
-        """Since the run began, compiling included."""
+        """Seconds since the run began, compiling included."""
         return self.clock.seconds
 
     @property
@@ -68,14 +69,14 @@ class Report(NamedTuple):
         return self.clock.valid_steps / max(self.clock.seconds - self.clock.compile_seconds, 1e-9)
 
     def after(self, before: Clock) -> "Report":
-        """The same report, of a run that had used `before` when it was resumed."""
+        """The same report with the clock of a run that was resumed at `before`."""
         return self._replace(clock=Clock(*(a + b for a, b in zip(before, self.clock, strict=True))))
 
 
 def train(config: TrainConfig, **parts) -> Iterator[Report]:
     """Train, yielding a report about `config.reports` times.
 
-    `parts` are those of `make_trainer`: an environment, a network or an exchange of your own, a mesh.
+    `parts` go to `make_trainer`: an environment, learner, network or exchange of your own, a mesh.
 
     >>> import shoal
     >>> config = shoal.TrainConfig("CartPole-v1", steps=1024, learners=2, seed=1, reports=2)
@@ -89,37 +90,37 @@ def train(config: TrainConfig, **parts) -> Iterator[Report]:
 
 
 def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | None = None) -> Iterator[Report]:
-    """Train to the end from `state`, with a sign of life about every `PROGRESS_SECONDS`.
+    """Train to the end from `state`, with a report about every `PROGRESS_SECONDS`.
 
-    Where rows fall depends on the configuration alone, never on the clock. With a `profile`, the parts of
-    each iteration are run and timed one by one.
+    Which iterations have a report that is `due` depends on the configuration alone, not on time. With a
+    `profile`, the stages of each iteration run and are timed one by one.
     """
-    config = trainer.config
+    config = trainer.parts.config
     began = time.perf_counter()
     iteration, count, valid_steps = int(state.iteration), 1, 0
     advance = profiled(trainer.stages, state, profile) if profile else compiled(trainer, state)
     compare = trainer.compare.lower(state).compile() if config.learners > 1 else None
-    first_rank_where(False)  # until everyone has compiled
+    first_rank_where(False)  # wait until all processes have compiled
     compile_seconds = time.perf_counter() - began
     selects = config.selection_every
     while iteration < config.num_iterations:
-        row = min((iteration // config.report_every + 1) * config.report_every, config.num_iterations)
-        ranking = (iteration // selects + 1) * selects if selects else row
-        count = min(count, row - iteration, ranking - iteration)
+        next_due = min((iteration // config.report_every + 1) * config.report_every, config.num_iterations)
+        next_selection = (iteration // selects + 1) * selects if selects else next_due
+        count = min(count, next_due - iteration, next_selection - iteration)
         before = time.perf_counter()
         state, progress = run(advance, state, count)
         now = time.perf_counter()
         iteration += count
         valid_steps += int(np.sum(progress.valid_steps))
-        due, selected = iteration == row, bool(selects) and iteration == ranking
-        metrics = progress.metrics | score_metrics(trainer.recipe.spec, state.envs.episodes)
+        due, selected = iteration == next_due, bool(selects) and iteration == next_selection
+        metrics = progress.metrics | score_metrics(trainer.parts.recipe.spec, state.envs.episodes)
         if due or selected:
             hypers = fetch(state.cohort.hypers)
             metrics |= {f"hypers/{name}": getattr(hypers, name) for name in config.evolving}
         if due and compare:
-            metrics |= fetch(compare(state)) | trainer.exchange.derive_metrics(metrics)
+            metrics |= fetch(compare(state)) | trainer.parts.exchange.derive_metrics(metrics)
         if due and profile:
-            metrics |= {name: np.full(config.learners, x) for name, x in profile.row().items()}
+            metrics |= {name: np.full(config.learners, x) for name, x in profile.pop_report().items()}
         yield Report(
             iteration=iteration,
             step=config.steps_after(iteration),
@@ -137,19 +138,19 @@ def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | Non
 
 
 def compiled(trainer: Trainer, state: TrainState) -> Advance:
-    """`trainer.advance`, compiled; a replay is changed in place, so the one in an older state is gone.
+    """`trainer.advance`, compiled. A replay is updated in place, which deletes it from the older state.
 
-    Not where an environment may raise: what was reached before is then still there to be saved.
+    Nothing is updated in place where an environment may raise: the state before is then still there to save.
     """
-    if trainer.learner.grouped or trainer.recipe.may_raise:
+    if trainer.parts.learner.grouped or trainer.parts.recipe.may_raise:
         return trainer.advance.lower(state, np.int32(1)).compile()
-    apart = lambda state: (state.cohort.private, state._replace(cohort=state.cohort._replace(private=())))
-    program = trainer.advance_in_place.lower(*apart(state), np.int32(1)).compile()
-    return lambda state, count: program(*apart(state), count)
+    split = lambda state: (state.cohort.private, state._replace(cohort=state.cohort._replace(private=())))
+    program = trainer.advance_in_place.lower(*split(state), np.int32(1)).compile()
+    return lambda state, count: program(*split(state), count)
 
 
 def run(advance: Advance, state: TrainState, count: int) -> tuple[TrainState, Progress]:
-    """Advance and wait; an environment that raised meanwhile is reported as itself, by its process."""
+    """Advance and wait; raises the exception of an environment, or of another process."""
     state, progress = advance(state, np.int32(count))
     progress = jax.device_get(progress)
     crash = take_crash()

@@ -22,7 +22,7 @@ from shoal.training.config import TrainConfig
 from shoal.types import EnvSpec, Exchange, Learner, Tree
 
 LearnerMaker: TypeAlias = Callable[[EnvSpec, LearnerContext], Learner]
-"""A learner of your own: called with the environment's spec and how the run uses it."""
+"""Makes a learner of your own, from the environment's spec and the run's context."""
 
 
 def mesh_for(config: TrainConfig, spec: EnvSpec, asked: str | None) -> Mesh:
@@ -50,7 +50,7 @@ def make_learner(
 
 
 def make_exchange_for(config: TrainConfig, learner: Learner, mesh: Mesh, group: int) -> Exchange:
-    """How a run's learners learn together."""
+    """The exchange of a run."""
     state = jax.eval_shape(learner.init, jax.random.key(0))
     check_names(config.evolving, state.hypers)
     if config.algo.prox_coef and config.parts and "encoder" in part_names(state.params) - config.parts:
@@ -74,8 +74,8 @@ def worlds_of(config: TrainConfig, spec: EnvSpec) -> Tree:
     return default_worlds(spec, config.learners)
 
 
-def row_seeds(config: TrainConfig, start: int) -> np.ndarray:
-    """A seed per environment, (L, E), a function of the learner's own number."""
+def env_seeds(config: TrainConfig, start: int) -> np.ndarray:
+    """A seed per environment, (L, E); it depends on the learner's own number."""
     members = range(config.first_member, config.first_member + config.learners)
     entropy = [np.random.SeedSequence([config.seed, member, start]) for member in members]
     return np.stack([e.generate_state(config.algo.num_envs) for e in entropy])

@@ -1,4 +1,4 @@
-"""Profiles an iteration: its parts are compiled separately, run one by one and timed."""
+"""Profiles an iteration: its stages are compiled separately, run one by one and timed."""
 
 import time
 from collections.abc import Callable
@@ -7,58 +7,59 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.training.program import Progress, Stages, TrainState
+from shoal.training.iteration import Progress, TrainState
+from shoal.training.program import Stages
 from shoal.types import Tree
 
-PARTS = ("rollout", "optimisation", "exchange", "logging")
-"""The parts of an iteration."""
+STAGES = ("rollout", "optimisation", "exchange", "logging")
+"""The stages of an iteration."""
 
 
 class Profile:
-    """Seconds per part, since the last row of metrics and since the start.
+    """Seconds per stage, since the last report and since the start.
 
     >>> profile = Profile()
     >>> profile.count_iteration(); profile.add("rollout", 0.25)
-    >>> profile.row()["seconds/rollout"], profile.row()["seconds/rollout"]
+    >>> profile.pop_report()["seconds/rollout"], profile.pop_report()["seconds/rollout"]
     (0.25, 0.0)
     """
 
     def __init__(self):
-        self.row_seconds = dict.fromkeys(PARTS, 0.0)
-        self.all_seconds = dict.fromkeys(PARTS, 0.0)
-        self.row_iterations = self.all_iterations = 0
+        self.report_seconds = dict.fromkeys(STAGES, 0.0)
+        self.total_seconds = dict.fromkeys(STAGES, 0.0)
+        self.report_iterations = self.total_iterations = 0
 
     def count_iteration(self) -> None:
         """Count an iteration."""
-        self.row_iterations += 1
-        self.all_iterations += 1
+        self.report_iterations += 1
+        self.total_iterations += 1
 
-    def add(self, part: str, seconds: float) -> None:
-        """Add the time that a part took."""
-        self.row_seconds[part] += seconds
-        self.all_seconds[part] += seconds
+    def add(self, stage: str, seconds: float) -> None:
+        """Add the time of a stage."""
+        self.report_seconds[stage] += seconds
+        self.total_seconds[stage] += seconds
 
-    def time(self, part: str, function: Callable, *arguments: Any) -> Any:
-        """Call a part, wait for its result and add the time."""
+    def time(self, stage: str, function: Callable, *arguments: Any) -> Any:
+        """Call a stage, wait for its result and add its time."""
         before = time.perf_counter()
         result = jax.block_until_ready(function(*arguments))
-        self.add(part, time.perf_counter() - before)
+        self.add(stage, time.perf_counter() - before)
         return result
 
-    def row(self) -> dict[str, float]:
-        """Seconds per iteration since the last row, for the metrics; logging is that of the row before."""
-        iterations = max(self.row_iterations, 1)
-        seconds = {f"seconds/{part}": x / iterations for part, x in self.row_seconds.items()}
-        self.row_seconds, self.row_iterations = dict.fromkeys(PARTS, 0.0), 0
+    def pop_report(self) -> dict[str, float]:
+        """Metrics: seconds per iteration since the last call. Logging counts in the report after it."""
+        iterations = max(self.report_iterations, 1)
+        seconds = {f"seconds/{stage}": x / iterations for stage, x in self.report_seconds.items()}
+        self.report_seconds, self.report_iterations = dict.fromkeys(STAGES, 0.0), 0
         return seconds
 
     def table(self) -> dict[str, float]:
         """Seconds per iteration since the start."""
-        return {part: x / max(self.all_iterations, 1) for part, x in self.all_seconds.items()}
+        return {stage: x / max(self.total_iterations, 1) for stage, x in self.total_seconds.items()}
 
 
 def profiled(stages: Stages, state: TrainState, profile: Profile) -> Callable:
-    """`Trainer.advance`, part by part and timed: (state, count) -> (state, progress)."""
+    """`Trainer.advance`, stage by stage and timed: (state, count) -> (state, progress)."""
     collect, shapes = _compile(stages.collect, state)
     update, shapes = _compile(stages.update, *shapes)
     exchange, _ = _compile(stages.exchange, *shapes)

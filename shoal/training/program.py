@@ -1,85 +1,47 @@
-"""The program of a run: collect, update and exchange, compiled together."""
+"""The program of a run: its parts, and its iterations compiled together."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from shoal.distributed.mesh import (
-    BY_DEVICE_ROW,
-    BY_ENV,
     BY_LEARNER,
-    BY_STEP,
     DATA,
     REPLICATED,
     compiler_options,
     group_size,
     local_envs,
     num_processes,
-    on_each_device,
-    psum,
     to_device_order,
 )
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
-from shoal.exchanges.population import drawn as drawn_hypers
 from shoal.nets.actor_critic import NetworkMaker
-from shoal.ops import trees
 from shoal.training.config import TrainConfig
-from shoal.training.parts import LearnerMaker, make_exchange_for, make_learner, mesh_for, row_seeds, worlds_of
-from shoal.training.rollout import EnvStates, Episodes, collect, reset_envs, restart_envs
-from shoal.training.scores import current_scores, disagreement
-from shoal.types import Env, EnvRecipe, Exchange, ExchangeState, Learner, LearnerState, Rollout, Tree
-
-HYPERS = 3
-"""Sets the key that draws a learner's hyperparameters apart from its others."""
-RESETS = 2
-"""Sets the key of a rollout's new episodes apart from those of its steps."""
-
-
-class TrainState(NamedTuple):
-    """All there is: saved and restored whole, it continues the same run."""
-
-    cohort: LearnerState  # leading L
-    envs: EnvStates
-    exchange: ExchangeState
-    keys: Array  # (L,) one per learner
-    key: Array  # () for what the cohort draws together
-    iteration: Array  # () int32
-
-
-class Progress(NamedTuple):
-    """What leaves the compiled program after some iterations."""
-
-    metrics: dict[str, Array]  # (L,) each, of the last iteration
-    valid_steps: Array  # (L,) int32, of all the iterations
-    bad_rewards: Array  # (L,) bool, in any of them
-
-
-class Parts(NamedTuple):
-    """What an iteration is made of: the static argument of every function below."""
-
-    config: TrainConfig
-    recipe: EnvRecipe
-    env: Env
-    learner: Learner
-    exchange: Exchange
-    mesh: Mesh
-    group: int  # learners that a device updates at a time
-
-    @property
-    def shards(self) -> int:
-        """Devices that share each learner's environments."""
-        return self.mesh.shape[DATA]
+from shoal.training.iteration import (
+    ROLLOUT_SPEC,
+    Parts,
+    Progress,
+    TrainState,
+    advance,
+    collect_stage,
+    exchange_stage,
+    init_state,
+    shardings,
+    state_spec,
+    update_stage,
+)
+from shoal.training.parts import LearnerMaker, env_seeds, make_exchange_for, make_learner, mesh_for
+from shoal.training.scores import disagreement
+from shoal.types import EnvRecipe, Exchange, Rollout, Tree
 
 
 class Stages(NamedTuple):
-    """An iteration in its parts, compiled apart, so that each can be timed; a replay is changed in place."""
+    """The stages of an iteration, compiled separately so each can be timed; a replay is updated in place."""
 
     collect: Callable[[TrainState], tuple[TrainState, Rollout]]
     update: Callable[[TrainState, Rollout], tuple[TrainState, Progress]]
@@ -87,12 +49,12 @@ class Stages(NamedTuple):
 
 
 class Trainer(NamedTuple):
-    """A run ready to go: `init()` makes its first state, `advance(state, n)` takes it n iterations on.
+    """A run ready to train: `init()` makes its first state, `advance(state, n)` trains for n iterations.
 
-    `advance_in_place(private, state without it, n)` does the same and uses up the private state it is given;
-    `stages` does one iteration piece by piece; `compare(state)` says how far the learners are apart.
+    `advance_in_place(private, state without it, n)` does the same and deletes the given private state;
+    `stages` does one iteration in stages; `compare(state)` measures how far the learners are apart.
 
-    Environments are built once and begin once: make a new trainer to begin again.
+    Environments are built once and begin once: make a new trainer to start again.
     """
 
     parts: Parts
@@ -101,31 +63,6 @@ class Trainer(NamedTuple):
     advance_in_place: Callable[[Tree, TrainState, Array], tuple[TrainState, Progress]]
     stages: Stages
     compare: Callable[[TrainState], dict[str, Array]]
-
-    @property
-    def config(self) -> TrainConfig:
-        """The run's settings."""
-        return self.parts.config
-
-    @property
-    def recipe(self) -> EnvRecipe:
-        """The environment."""
-        return self.parts.recipe
-
-    @property
-    def learner(self) -> Learner:
-        """One learner's functions."""
-        return self.parts.learner
-
-    @property
-    def exchange(self) -> Exchange:
-        """How the learners learn together."""
-        return self.parts.exchange
-
-    @property
-    def mesh(self) -> Mesh:
-        """The devices."""
-        return self.parts.mesh
 
 
 def make_trainer(
@@ -138,18 +75,15 @@ def make_trainer(
     mesh: Mesh | str | None = None,
     start: int = 0,
 ) -> Trainer:
-    """Build the environments, the learner and the program that joins them.
+    """Build the environments, the learner, the exchange and the compiled program.
 
     `learner(spec, context)`, `network` and `exchange` are your own, where given. `mesh` divides learners
     and their environments over devices, e.g. "4x2"; chosen from the devices there are unless given. `start`
-    is the iteration a resumed run goes on from: environments that cannot be restored start new episodes.
+    is the iteration a resumed run continues from: environments that cannot be restored start new episodes.
     """
     parts = make_parts(config, recipe, learner, network, exchange, mesh, start)
-    spec = state_sharding(parts)
-    by_learner, by_step = (NamedSharding(parts.mesh, x) for x in (BY_LEARNER, BY_STEP))
-    shown = NamedSharding(parts.mesh, REPLICATED) if num_processes() > 1 else by_learner
-    by_env = NamedSharding(parts.mesh, BY_ENV)
-    rollout = Rollout(*[by_step] * 6, last_obs=by_env, peer_targets=by_step, episode_starts=by_step)
+    state, by_learner = shardings(parts.mesh, (state_spec(parts), BY_LEARNER))
+    visible = shardings(parts.mesh, REPLICATED) if num_processes() > 1 else by_learner
     jit = partial(jax.jit, compiler_options=compiler_options(parts.mesh))
     in_place = partial(jit, donate_argnums=0)
     stage = jit if parts.learner.grouped else in_place
@@ -159,16 +93,17 @@ def make_trainer(
 
     return Trainer(
         parts=parts,
-        init=jit(partial(init_state, parts), out_shardings=spec),
-        advance=jit(partial(advance, parts), out_shardings=(spec, shown)),
-        advance_in_place=in_place(advance_in_place, out_shardings=(spec, shown)),
+        init=jit(partial(init_state, parts), out_shardings=state),
+        advance=jit(partial(advance, parts), out_shardings=(state, visible)),
+        advance_in_place=in_place(advance_in_place, out_shardings=(state, visible)),
         stages=Stages(
-            stage(partial(collect_stage, parts), out_shardings=(spec, rollout)),
-            stage(partial(update_stage, parts), out_shardings=(spec, by_learner)),
-            stage(partial(exchange_stage, parts), out_shardings=(spec, shown)),
+            stage(partial(collect_stage, parts), out_shardings=(state, shardings(parts.mesh, ROLLOUT_SPEC))),
+            stage(partial(update_stage, parts), out_shardings=(state, by_learner)),
+            stage(partial(exchange_stage, parts), out_shardings=(state, visible)),
         ),
         compare=jit(
-            lambda state: disagreement(parts.learner, state.cohort, state.envs.step.obs), out_shardings=shown
+            lambda state: disagreement(parts.learner, state.cohort, state.envs.step.obs),
+            out_shardings=visible,
         ),
     )
 
@@ -187,11 +122,11 @@ def make_parts(
     recipe = recipe or make(config.env, **config.options)
     devices = mesh if isinstance(mesh, Mesh) else mesh_for(config, recipe.spec, mesh)
     made = make_learner(config, recipe.spec, network, devices.shape[DATA], learner)
-    apart = made.grouped and not config.shares_gradients
+    independent = made.grouped and not config.shares_gradients
     on_device = config.learners // devices.shape["learners"]
-    group = group_size(devices, config.learners) if apart else on_device
+    group = group_size(devices, config.learners) if independent else on_device
     exchange = exchange or make_exchange_for(config, made, devices, group)
-    seeds = to_device_order(row_seeds(config, start), devices)
+    seeds = to_device_order(env_seeds(config, start), devices)
     env = recipe.build(local_envs(seeds, devices), False)
     if config.hard_resets and env.restart is None:
         raise ShoalError(f"{config.env} cannot start new episodes at any time: leave hard_resets out")

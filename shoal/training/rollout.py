@@ -11,11 +11,11 @@ from shoal.ops import trees
 from shoal.types import Env, Learner, LearnerState, Rollout, TimeStep, Tree
 
 WINDOW = 100
-"""Finished episodes over which scores are averaged."""
+"""The number of finished episodes over which scores are averaged."""
 
 
 class Episodes(NamedTuple):
-    """Raw scores, per learner: episodes under way, and the last `WINDOW` finished ones.
+    """Raw returns and lengths per learner, of episodes under way and of the last `WINDOW` finished ones.
 
     Where an environment has agents, each has a return of its own.
     """
@@ -79,30 +79,30 @@ def restart_envs(
 def draw_noise(
     env: Env, learner: Learner, num_steps: int, keys: Array, envs: EnvStates, shards: int = 1
 ) -> tuple[Tree, Tree]:
-    """The randomness of T steps, from keys (L,): for actions (T, L, E, ...), for environments (T, N, ...).
+    """The noise of T steps, from keys (L,): of actions (T, L, E, ...), of environments (T, N, ...).
 
-    A learner's is the same on any number of devices: each draws for all `shards` and keeps its own part.
+    A learner's noise is the same on any number of devices: each draws it for all `shards` and keeps its part.
     """
     num_envs = envs.step.valid.shape[1] * shards
     key_act, key_env = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-    noise = jax.vmap(lambda key: learner.draw(key, (num_steps, num_envs)), out_axes=1)(key_act)
-    noise = jax.tree.map(lambda x: own_shard(x, 2, shards), noise)
+    action_noise = jax.vmap(lambda key: learner.draw(key, (num_steps, num_envs)), out_axes=1)(key_act)
+    action_noise = jax.tree.map(lambda x: own_shard(x, 2, shards), action_noise)
     env_keys = jax.vmap(lambda key: jax.random.split(key, num_envs))(key_env)
-    return noise, env.draw(own_shard(env_keys, 1, shards).reshape(-1), envs.state, num_steps)
+    return action_noise, env.draw(own_shard(env_keys, 1, shards).reshape(-1), envs.state, num_steps)
 
 
 def begin_acting(cohort: LearnerState, envs: EnvStates) -> Acting:
-    """Before the first step."""
+    """The carry before the first step."""
     return Acting(cohort.private, envs.state, envs.step.obs, ~envs.step.valid)
 
 
 def act(
-    env: Env, learner: Learner, cohort: LearnerState, acting: Acting, noise: Tree, chance: Tree
+    env: Env, learner: Learner, cohort: LearnerState, acting: Acting, action_noise: Tree, env_noise: Tree
 ) -> tuple[Acting, Tree, TimeStep]:
     """One step of every learner in its environments; its actions and the time step, (L, E, ...)."""
     state = cohort._replace(private=acting.private)
-    action, private = jax.vmap(learner.act)(state, acting.obs, noise, acting.episode_starts)
-    env_state, step = env.step(acting.state, trees.merge_axes(action), chance)
+    action, private = jax.vmap(learner.act)(state, acting.obs, action_noise, acting.episode_starts)
+    env_state, step = env.step(acting.state, trees.merge_axes(action), env_noise)
     step = trees.split_axis(step, acting.episode_starts.shape[0])
     return Acting(private, env_state, step.obs, ~step.valid), action, step
 
@@ -121,15 +121,15 @@ def collect(
     keys (L,). Returns rollouts time-major, (T, L, E, ...), with `last_obs` (L, E, ...). Where `shards`
     devices share the learners, E counts this device's environments; the rollouts are those of one device.
     """
-    noise, chance = draw_noise(env, learner, num_steps, keys, envs, shards)
+    noise = draw_noise(env, learner, num_steps, keys, envs, shards)
 
-    def advance(acting: Acting, randomness):
-        after, action, step = act(env, learner, cohort, acting, *randomness)
+    def advance(acting: Acting, noise: tuple[Tree, Tree]):
+        after, action, step = act(env, learner, cohort, acting, *noise)
         seen = Rollout(acting.obs, action, step.reward, step.terminated, step.truncated, step.valid, ())
         return after, (seen, step.info)
 
     start = begin_acting(cohort, envs)
-    last, (rollout, info) = jax.lax.scan(advance, start, (noise, chance))
+    last, (rollout, info) = jax.lax.scan(advance, start, noise)
     # Scores are counted afterwards: in the loop above every operation costs time, even a small one.
     episodes = envs.episodes
     running = (episodes.running_return, episodes.running_length)

@@ -14,9 +14,9 @@ from shoal.training.rollout import Episodes
 from shoal.types import EnvSpec, Learner, LearnerState, Scores, Tree
 
 PEERS = 8
-"""How many others a learner's policy is compared with in reports."""
+"""How many others each policy is compared with in reports."""
 RECENT = 20
-"""Episodes by which learners are ranked and weighed."""
+"""The number of last episodes by which learners are ranked and weighted."""
 
 
 def current_scores(spec: EnvSpec, episodes: Episodes, samples: Array) -> Scores:
@@ -80,14 +80,14 @@ def team_return(spec: EnvSpec, returns: Any) -> Any:
     """A learner's score: its return, or with agents (..., A) the sum of the first team's."""
     if spec.agents is None:
         return returns
-    mine = np.array(spec.teams or [0] * spec.agents) == 0
-    return returns[..., mine].sum(-1)
+    first_team = np.array(spec.teams or [0] * spec.agents) == 0
+    return returns[..., first_team].sum(-1)
 
 
 def by_team(spec: EnvSpec, returns: np.ndarray) -> dict[str, np.ndarray]:
     """Returns (..., A) by agent and by team, and how often each team wins, each (...).
 
-    The team with the largest return wins; a draw of two counts half for each. An unfinished episode (NaN)
+    The team with the largest return wins; equal teams share the win. An unfinished episode (NaN)
     does not count.
 
     >>> from shoal.types import Box, Discrete

@@ -11,9 +11,9 @@ from shoal.cli.main import main
 from shoal.cli.parse import parse_train
 from shoal.runs.config import default_folder, from_settings, read_settings, to_settings
 from shoal.runs.learners import load_learners
-from shoal.runs.lineage import read_lineage, schedule_of
+from shoal.runs.lineage import hyper_plan, read_lineage
 from shoal.runs.metrics import read_metrics
-from shoal.runs.run import follow_best_line
+from shoal.runs.run import follow_best
 from shoal.runs.session import open_session, run_session
 
 CARTPOLE = "jax:CartPole-v1"
@@ -44,7 +44,7 @@ def shoal(*arguments) -> int:
 
 
 def undisturbed(patch):
-    patch.setattr("shoal.cli.cache.remember_compilations", lambda: None)  # the tests have their own cache
+    patch.setattr("shoal.cli.cache.cache_compilations", lambda: None)  # the tests have their own cache
     patch.setattr("warnings.showwarning", warnings.showwarning)
 
 
@@ -141,9 +141,9 @@ def test_random_search_draws_and_keeps(population):
 
 
 def test_a_replay_follows_the_line_of_the_best(population):
-    opened, config = load_learners(population), follow_best_line(population)
+    opened, config = load_learners(population), follow_best(population)
     assert opened.best == np.argmax(read_metrics(population)["return_mean"][-4:])
-    expected = schedule_of(read_lineage(population), opened.best)
+    expected = hyper_plan(read_lineage(population), opened.best)
     assert [(step, values) for step, values in config.hyper_plan] == expected
     for name, value in expected[-1][1].items():
         assert np.float32(value) == getattr(opened.cohort.hypers, name)[opened.best]

@@ -56,7 +56,7 @@ def assert_close(a, b, rtol=1e-4, atol=1e-5):
 @cache
 def trainer_on(mesh, run):
     trainer = make_trainer(RUNS[run], mesh=mesh)
-    assert trainer.mesh.devices.shape == read_shape(mesh)
+    assert trainer.parts.mesh.devices.shape == read_shape(mesh)
     return trainer
 
 
@@ -237,7 +237,7 @@ def test_a_profile_times_the_parts_and_changes_nothing():
     reports = list(progress_reports(trainer, trainer.init(), profile))
     expected, _ = advanced("2x1", 6)
     assert_close(reports[-1].state.cohort.params, expected.cohort.params)
-    assert profile.all_iterations == 6
+    assert profile.total_iterations == 6
     for part in ("rollout", "optimisation", "exchange"):
         seconds = [report.metrics[f"seconds/{part}"] for report in reports if report.due]
         assert np.all(np.array(seconds) > 0)

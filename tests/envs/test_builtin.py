@@ -115,18 +115,18 @@ def played(request):
     def play(key):
         key_reset, key_draw, key_act = jax.random.split(key, 3)
         state, first = env.reset(jax.random.split(key_reset, N), params_of(request.param))
-        chance = env.draw(jax.random.split(key_draw, N), state, num_steps)
-        noise = random_actions(key_act, env.spec.action, num_steps)
+        noise = env.draw(jax.random.split(key_draw, N), state, num_steps)
+        actions = random_actions(key_act, env.spec.action, num_steps)
 
         def step(carry, now):
             state, obs = carry
-            noise, chance = now
-            skilled = SKILLED.reshape(N, *[1] * (noise.ndim - 1))
-            action = jnp.where(skilled, SKILL[request.param](obs).astype(noise.dtype), noise)
-            after, ts = env.step(state, action, chance)
+            action, noise = now
+            skilled = SKILLED.reshape(N, *[1] * (action.ndim - 1))
+            action = jnp.where(skilled, SKILL[request.param](obs).astype(action.dtype), action)
+            after, ts = env.step(state, action, noise)
             return (after, ts.obs), (state, action, after, ts)
 
-        return jax.lax.scan(step, (state, first.obs), (noise, chance))[1]
+        return jax.lax.scan(step, (state, first.obs), (actions, noise))[1]
 
     return env, jax.tree.map(np.asarray, play(jax.random.key(7)))
 
@@ -230,7 +230,7 @@ def test_compiled_and_plain_steps_agree(name):
     state = state._replace(over=np.arange(N) == 1, steps=np.int32([0, 9, 9, 1000]))
     compiled = jax.jit(env.step)(state, action, chance)
     with jax.disable_jit():
-        plain = env.step(state, action, chance)
+        plain = env.step(state, action, noise)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), compiled, plain)
 
 

@@ -25,8 +25,8 @@ def player(one_row):
     def play(actions, key=0):
         key_reset, key_draw = jax.random.split(jax.random.key(key), (2, N))
         state, first = env.reset(key_reset, ())
-        chance = env.draw(key_draw, state, len(actions))
-        _, rest = jax.lax.scan(lambda state, now: env.step(state, *now), state, (actions, chance))
+        noise = env.draw(key_draw, state, len(actions))
+        _, rest = jax.lax.scan(lambda state, now: env.step(state, *now), state, (actions, noise))
         return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
 
     return lambda actions, key=0: jax.device_get(play(actions, key))

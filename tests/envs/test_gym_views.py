@@ -67,7 +67,7 @@ def test_taxi_tells_its_mask_and_is_trained_without_a_forbidden_move():
         num_envs=2, num_steps=64, num_minibatches=2, update_epochs=2, hidden=(16,), norm_obs=True
     )
     trainer = make_trainer(TrainConfig("gym:Taxi-v4", algo, steps=500))
-    assert {name: box.shape for name, box in trainer.recipe.spec.observation.items()} == {
+    assert {name: box.shape for name, box in trainer.parts.recipe.spec.observation.items()} == {
         "obs": (500,),
         "action_mask": (6,),
     }

@@ -330,5 +330,5 @@ def test_what_draws_no_pictures_says_so():
     env = build("test/Blind-v0", [1], rendering=True)
     del gymnasium.registry["test/Blind-v0"]
     state, _ = env.reset(None, None)
-    with pytest.raises(ShoalError, match=r"^test/Blind-v0 draws no pictures"):
+    with pytest.raises(ShoalError, match=r"^test/Blind-v0 has no pictures"):
         env.render(state, 0)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
-from shoal.envs.multi_agent import TEAMS
+from shoal.envs.multi_agent import ENVIRONMENTS
 from shoal.envs.multi_agent.particles import Particles
 
 TRACES = Path(__file__).parents[1] / "data" / "particles.npz"
@@ -80,7 +80,7 @@ def test_steps_are_those_recorded_of_the_package(world, kind):
     with np.load(TRACES) as file:
         start = f"{world}{kind}/"
         steps = {key.removeprefix(start): file[key] for key in file.files if key.startswith(start)}
-    check(TEAMS[f"{world}{kind}_v3"], steps)
+    check(ENVIRONMENTS[f"{world}{kind}_v3"], steps)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,7 +90,7 @@ def test_steps_are_the_packages(world, kind):
     steps = package_steps(world, kind, 5000)
     if world == "simple_tag":
         assert (steps["reward"][:, 0] >= 20).any(), "two never caught the prey at once"
-    check(TEAMS[f"{world}{kind}_v3"], steps)
+    check(ENVIRONMENTS[f"{world}{kind}_v3"], steps)
 
 
 def test_the_shared_reward_by_hand():
@@ -109,7 +109,7 @@ def test_the_shared_reward_by_hand():
 
 
 def test_worlds_differ_by_row_and_end_together_after_25_steps():
-    recipe = from_jax(TEAMS["simple_tag_v3"])
+    recipe = from_jax(ENVIRONMENTS["simple_tag_v3"])
     assert (recipe.spec.agents, recipe.spec.teams) == (4, (0, 0, 0, 1))
     env = recipe.build(np.zeros((1, 2), np.uint32), False)
     keys = jax.random.split(jax.random.key(0), 2)
@@ -132,7 +132,7 @@ def test_worlds_differ_by_row_and_end_together_after_25_steps():
 
 
 def test_either_landmark_is_the_goal_of_the_adversary():
-    env = TEAMS["simple_adversary_v3"]
+    env = ENVIRONMENTS["simple_adversary_v3"]
     reset = jax.jit(jax.vmap(lambda key: env.reset(key, env.spec.params)))
     states = jax.device_get(reset(jax.random.split(jax.random.key(0), 64)))
     is_goal = np.all(states.landmarks == states.goal, axis=2)

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from shoal.envs.adapters import envpool as adapter
 from shoal.envs.adapters.envpool import envpool_recipe
+from shoal.envs.adapters.pool_env import time_step
 from shoal.envs.adapters.suite import UnknownOptions
 from shoal.errors import ShoalError
 from shoal.types import Box, Discrete, MultiDiscrete
@@ -240,8 +241,8 @@ def test_a_game_that_ends_on_its_last_frame_is_terminated():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("Go9x9-v1", {}, r"^Go9x9-v1 is for 2 players; .*$"),
-        ("CartPole-v1", {"num_envs": 3}, r"^CartPole-v1: the option 'num_envs' is decided by the cohort.*$"),
+        ("Go9x9-v1", {}, r"^Go9x9-v1 has 2 players; .*$"),
+        ("CartPole-v1", {"num_envs": 3}, r"^CartPole-v1: Shoal decides the option 'num_envs'; leave it out$"),
     ],
 )
 def test_what_does_not_work_is_said_in_one_line(name, options, message):
@@ -289,7 +290,7 @@ def test_what_cannot_be_drawn_says_so():
     env = build("FrozenLake-v1", [1], rendering=True)
     state, _ = begin(env)
     with pytest.raises(
-        ShoalError, match=r"^FrozenLake-v1: EnvPool cannot draw it: .*gym:FrozenLake-v1 may be drawn$"
+        ShoalError, match=r"^FrozenLake-v1: EnvPool cannot render it: .*try gym:FrozenLake-v1$"
     ):
         env.render(state, 0)
 

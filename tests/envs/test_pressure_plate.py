@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
-from shoal.envs.multi_agent import TEAMS
+from shoal.envs.multi_agent import ENVIRONMENTS
 from shoal.envs.multi_agent.pressure_plate import DOOR, FOUR, GOAL, LONGEST, REACH
 
 MOVES = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0), "stay": (0, 0)}
@@ -156,7 +156,8 @@ def any_states(rules, rng, num_states):
 
 @pytest.mark.parametrize(("num", "version"), [(4, 0), (5, 1), (6, 0)])
 def test_every_step_is_one_the_rules_allow(num, version):
-    env, rules, rng = TEAMS[f"pressureplate-linear-{num}p-v{version}"], Rules(num), np.random.default_rng(0)
+    env = ENVIRONMENTS[f"pressureplate-linear-{num}p-v{version}"]
+    rules, rng = Rules(num), np.random.default_rng(0)
     states, actions = any_states(rules, rng, 500), rng.integers(5, size=(500, num))
 
     def one(key, state, action):
@@ -183,7 +184,7 @@ PLAN = [
 
 
 def test_a_plan_solves_it():
-    env = TEAMS["pressureplate-linear-4p-v0"]
+    env = ENVIRONMENTS["pressureplate-linear-4p-v0"]
     step = jax.jit(env.step)
     state = np.array(FOUR.starts, np.int32)
     _, reward, _ = step(jax.random.key(0), state, np.full(4, 4), ())
@@ -214,7 +215,7 @@ def test_a_shut_door_and_a_taken_cell_stop_one_and_who_is_first_is_chance():
 
 
 def test_an_episode_begins_in_any_order_and_lasts_500_steps():
-    env = from_jax(TEAMS["pressureplate-linear-4p-v0"]).build(np.zeros((1, 64), np.uint32), False)
+    env = from_jax(ENVIRONMENTS["pressureplate-linear-4p-v0"]).build(np.zeros((1, 64), np.uint32), False)
     keys = jax.random.split(jax.random.key(0), 64)
 
     def episode(keys):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.frame_stack import appended, repeated, stack_frames, stacked_space
+from shoal.envs.frame_stack import append, fill, stack_frames, stacked_space
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.types import Augmentation, Box, Discrete, EnvRecipe, EnvSpec
@@ -21,8 +21,8 @@ def play(recipe, num_rollouts=3):
 
     @jax.jit
     def rollout(state, actions):
-        chance = env.draw(keys, state, ROLLOUT)
-        return jax.lax.scan(lambda state, now: env.step(state, *now), state, (actions, chance))
+        noise = env.draw(keys, state, ROLLOUT)
+        return jax.lax.scan(lambda state, now: env.step(state, *now), state, (actions, noise))
 
     state, step = jax.jit(env.reset)(keys, params)
     step = jax.device_get(step)
@@ -101,5 +101,5 @@ def test_variants_of_a_stack_are_stacks_of_variants():
 
 @pytest.mark.parametrize("num", [0, -1, 2.0, True, "4"])
 def test_a_stack_is_a_whole_number_of_frames(num):
-    with pytest.raises(ShoalError, match=r"^frame_stack counts observations, 1 or more, not "):
+    with pytest.raises(ShoalError, match=r"^frame_stack must be a whole number of at least 1, not "):
         make("CartPole-v1", frame_stack=num)

@@ -14,7 +14,7 @@ pytest.importorskip("Box2D")
 
 import shoal
 from shoal.envs.worlds import parameters
-from shoal.envs.worlds.walker import KINDS, SPREAD, WORLD, BipedalObstacles, lay_out, redrawn
+from shoal.envs.worlds.walker import KINDS, SPREAD, WORLD, BipedalObstacles, draw_mix, make_terrain
 
 NAME = "shoal/BipedalObstacles-v0"
 STEP = 14 / 30
@@ -26,7 +26,7 @@ MIXES = [(0.7, 0.3, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0.4, 0, 0.6)]
 
 def terrains(mix, frequency=1.0, num=40):
     random = np.random.default_rng(0)
-    return [lay_out(random, mix, frequency) for _ in range(num)]
+    return [make_terrain(random, mix, frequency) for _ in range(num)]
 
 
 def counts(mix, frequency=1.0, num=40):
@@ -196,12 +196,12 @@ def test_a_seed_or_another_world_begins_the_changes_anew():
 
 def test_a_changed_mix_is_a_draw_from_the_weights():
     random = np.random.default_rng(0)
-    drawn = [redrawn(random, FLAT | {"stump": 6, "pit": 2}) for _ in range(2000)]
+    drawn = [draw_mix(random, FLAT | {"stump": 6, "pit": 2}) for _ in range(2000)]
     stumps = np.array([mix["stump"] for mix in drawn])
     assert all(mix["stairs"] == mix["grass"] == 0 for mix in drawn)
     assert stumps.mean() == pytest.approx(6 / 8, abs=0.01)
     assert stumps.var() == pytest.approx(6 * 2 / 8**2 / 9, rel=0.1)
-    assert redrawn(random, FLAT) == FLAT
+    assert draw_mix(random, FLAT) == FLAT
 
 
 def test_a_world_lasts_until_another_is_told():

@@ -5,17 +5,9 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.envs.multi_agent.chance import distinct
-from shoal.envs.multi_agent.warehouse import (
-    WAREHOUSES,
-    WarehouseState,
-    advance,
-    first_shelves,
-    observe,
-    wanted,
-    warehouse,
-    who_moves,
-)
+from shoal.envs.multi_agent.sampling import distinct
+from shoal.envs.multi_agent.warehouse import WarehouseState, advance, observe, wanted, warehouse, who_moves
+from shoal.envs.multi_agent.warehouse_rules import WAREHOUSES, first_shelves
 from shoal.envs.registry import list_environments
 from shoal.errors import ShoalError
 from tests.envs import packages

@@ -128,7 +128,7 @@ def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(change):
     """Four on two devices, each in its own episodes, with its own shuffles."""
     config = replace(GRADIENTS, algo=with_settings(GRADIENTS.algo, **change))
     trainer = make_trainer(config)
-    assert trainer.mesh.shape["learners"] == 2
+    assert trainer.parts.mesh.shape["learners"] == 2
     begun = trainer.init()
     state, _ = trainer.advance(begun, np.int32(6))
     cohort = jax.device_get(state.cohort)
@@ -251,8 +251,8 @@ def test_meeting_compiles_nothing_and_many_iterations_are_as_many_one_by_one(nam
 def test_a_federation_on_two_devices_is_the_one_on_one(name):
     """Its memory but for the neighbours' policies, which are laid out by device."""
     (two, progress), (one, one_pulse) = advanced(name, 2), advanced(name, 1)
-    assert trainer(name, 2).mesh.shape["learners"] == 2
-    assert trainer(name, 1).mesh.shape["learners"] == 1
+    assert trainer(name, 2).parts.mesh.shape["learners"] == 2
+    assert trainer(name, 1).parts.mesh.shape["learners"] == 1
     assert bits(begun(name, 2).cohort) == bits(begun(name, 1).cohort)
     assert_close(two.cohort, one.cohort)
     assert_close(progress, one_pulse)

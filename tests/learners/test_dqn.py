@@ -11,7 +11,8 @@ from shoal.learners import dqn, replay
 from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig, Hypers
 from shoal.ops import trees
-from shoal.settings import SHORT_NAMES, with_settings
+from shoal.setting_names import SHORT_NAMES
+from shoal.settings import with_settings
 from shoal.types import Box, Discrete, EnvSpec, MultiDiscrete, PeerTargets, Rollout
 from tests.learners.by_hand import Adam, backward, combine, forward, layers, wide
 from tests.learners.lab import drawn_by_numpy, stack

@@ -36,7 +36,7 @@ def test_the_tempting_action_is_never_taken_and_the_best_allowed_one_is_found(ki
     """The forbidden one pays 10: a single time would show, as no iteration ends more than are kept."""
     trainer = make_trainer(TrainConfig("probe", CONFIGS[kind], steps=4000), recipe=RECIPE)
     state = trainer.init()
-    for _ in range(trainer.config.num_iterations):
+    for _ in range(trainer.parts.config.num_iterations):
         state, progress = trainer.advance(state, 1)
         paid = np.asarray(state.envs.episodes.returns)
         assert not (paid > 2).any()

@@ -93,7 +93,7 @@ def test_every_policy_of_a_team_has_peer_targets_of_its_own_in_other_teams():
     )
     paid = [near[1].metrics[f"agent{i}/loss/neighbours"] for i in range(2)]
     assert all(np.all(np.asarray(loss) > 0) for loss in paid)
-    distance = make_trainer(GAME, recipe=game()).learner.distance
+    distance = make_trainer(GAME, recipe=game()).parts.learner.distance
     assert distance is not None
     obs = jnp.linspace(-2, 2, 9)[:, None, None].repeat(2, 1)  # (9, A, 1)
 

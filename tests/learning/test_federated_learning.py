@@ -83,7 +83,7 @@ def closeness(seed):
     cohort, obs = jax.device_get((report.state.cohort, report.state.envs.step.obs))
     actors, _ = trees.as_matrix(cohort.params.actor)
     apart = (
-        distances(trainer.learner, cohort, obs),
+        distances(trainer.parts.learner, cohort, obs),
         np.linalg.norm(actors[:, None] - actors[None], axis=-1),
     )
     pairs = np.kron(np.eye(8), 1 - np.eye(2)) > 0

@@ -10,7 +10,8 @@ from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.ppo_groups import MemoryConfig
 from shoal.learners.registry import ALGORITHMS
 from shoal.runs.config import from_settings, read_settings, to_settings, write_config
-from shoal.settings import SHORT_NAMES, get, helps, types
+from shoal.setting_names import SHORT_NAMES
+from shoal.settings import get, helps, types
 from shoal.training.config import TrainConfig
 
 DATA = Path(__file__).parents[1] / "data"

@@ -11,7 +11,7 @@ from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
 from shoal.runs.learners import load_learners
-from shoal.runs.lineage import ancestors, begin_lineage, extend_lineage, read_lineage, schedule_of
+from shoal.runs.lineage import ancestors, begin_lineage, extend_lineage, hyper_plan, read_lineage
 from shoal.runs.metrics import read_metrics
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
@@ -89,7 +89,7 @@ def test_any_number_comes_back_to_the_bit(tmp_path):
 def test_a_line_of_descent_and_its_hyperparameters(hand, learner, line, schedule):
     lineage = read_lineage(hand)
     assert ancestors(lineage, learner).tolist() == line
-    found = schedule_of(lineage, learner)
+    found = hyper_plan(lineage, learner)
     assert [(step, *map(np.float32, values.values())) for step, values in found] == [
         (step, np.float32(rate), np.float32(gamma)) for step, rate, gamma in schedule
     ]

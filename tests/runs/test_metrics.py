@@ -171,8 +171,8 @@ def test_a_folder_that_is_a_file(tmp_path):
     ("contents", "message"),
     [
         (None, "is not there"),
-        ("", "no rows yet"),
-        ("step,learner,seconds,x\n", "no rows yet"),
+        ("", "no records yet"),
+        ("step,learner,seconds,x\n", "no records yet"),
         ("a,b\n1,2\n", "not a metrics file"),
         ("step,learner,seconds\n1,0,0.0\n1,0\n", "damaged in line 3"),
         ("step,learner,seconds\n1,0,0.0\n\0\0,0,1\n", "damaged in line 3"),

@@ -8,7 +8,8 @@ from PIL import Image
 
 from shoal.errors import ShoalError
 from shoal.runs.metrics import MetricsWriter
-from shoal.runs.plots import mean_and_deviation, pivot, plot, speed
+from shoal.runs.plots.curves import mean_and_deviation, pivot, speed
+from shoal.runs.plots.run import plot
 
 
 def make_run(folder: Path, learners: int, reports: int = 10, **more: object) -> Path:
@@ -121,7 +122,7 @@ def test_empty_panels_are_not_drawn(tmp_path):
     ("contents", "message"),
     [
         (None, "is not there"),
-        ("step,learner,seconds,return_mean\n", "no rows yet"),
+        ("step,learner,seconds,return_mean\n", "no records yet"),
         ("step,learner,seconds,loss\n1,0,0.0,1\n", "no column return_mean"),
     ],
 )

@@ -89,9 +89,9 @@ def test_a_batch_is_its_rows(played):
 def test_a_policy_with_memory_is_reset_before_another_number_of_rows(played):
     policy = played[0].policy()
     policy(np.zeros(3))
-    with pytest.raises(shoal.ShoalError, match=r"remembers 1 rows, not 2: call reset\(\)"):
+    with pytest.raises(shoal.ShoalError, match=r"the state of 1 environments, not 2; call reset\(\)"):
         policy(np.zeros((2, 3)))
-    with pytest.raises(shoal.ShoalError, match="the last batch had 1 rows"):
+    with pytest.raises(shoal.ShoalError, match="reset takes 1 flags"):
         policy.reset([True, False])
     policy.reset()
     assert policy(np.zeros((2, 3))).shape == (2, 1)

@@ -198,7 +198,7 @@ def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(name):
     """Four on two devices, each with its own episodes and its own samples of them."""
     config = replace(RUNS[name], learners=4, exchanges=(ExchangeConfig("gradients"),))
     trainer = make_trainer(config)
-    assert trainer.mesh.shape["learners"] == 2
+    assert trainer.parts.mesh.shape["learners"] == 2
     begun = trainer.init()
     state, _ = trainer.advance(begun, jnp.int32(8))
     assert bits(begun.cohort.params) != bits(state.cohort.params)

@@ -19,8 +19,8 @@ from shoal.errors import ShoalError
 from shoal.learners.ppo import PPOConfig
 from shoal.runs import checkpoint, session
 from shoal.runs.config import from_settings, read_settings
+from shoal.runs.divergence import DivergenceCheck
 from shoal.runs.learners import choose_learners, load_learners
-from shoal.runs.lost_learners import LostLearners
 from shoal.runs.session import clear_folder, finish_session, open_session, run_session
 from shoal.training.config import TrainConfig
 
@@ -252,16 +252,16 @@ def test_the_summary_tells_how_the_run_ended(copied):
 
 
 def test_learners_lost_to_nan_are_reported_once_each():
-    """Learner 0 is lost at the first report, learner 2 at the third, the last one at the fifth."""
+    """Learner 0 diverges at the first report, learner 2 at the third, the last one at the fifth."""
     losses = [[nan, 1, 1], [nan, 1, 1], [nan, 1, nan], [nan, 1, nan], [nan, nan, nan]]
-    lost, seen = LostLearners(), []
+    lost, seen = DivergenceCheck(), []
     for step, loss in enumerate(losses[:-1]):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             lost.check(report_with(step, loss))
         seen.append([str(warning.message).split(":")[0] for warning in caught])
-    assert seen == [["learner 0 is lost near step 0"], [], ["learner 2 is lost near step 2"], []]
-    with pytest.raises(ShoalError, match="learner 0, 1, 2 is lost near step 4: the loss is not finite"):
+    assert seen == [["learner 0 diverged near step 0"], [], ["learner 2 diverged near step 2"], []]
+    with pytest.raises(ShoalError, match="learner 0, 1, 2 diverged near step 4: the loss is not finite"):
         lost.check(report_with(4, losses[-1]))
 
 

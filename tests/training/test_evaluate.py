@@ -48,7 +48,7 @@ def trained():
     statistics = cohort.statistics._replace(obs={"obs": seen})
     params = jax.tree.map(lambda x: x + 0.3, cohort.params)
     changed = cohort._replace(params=params, statistics=statistics)
-    return trainer.learner, jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), changed, cohort)
+    return trainer.parts.learner, jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), changed, cohort)
 
 
 @cache
@@ -364,7 +364,7 @@ def test_distances_between_all_pairs():
     obs = {"o": jnp.array([[1.0, 3.0], [10.0, 10.0], [0.0, 1.0]])}
     found = distances(learner, cohort, obs)
     np.testing.assert_allclose(found, [[0, 2, 6], [-10, 0, 20], [-1.5, -1, 0]])
-    with pytest.raises(ShoalError, match="has no `distance`"):
+    with pytest.raises(ShoalError, match="defines no `distance`"):
         distances(nobody, cohort, obs)
 
 

@@ -82,7 +82,7 @@ def test_compilations_are_counted(compilations):
 
 
 def test_the_cohort_is_spread_over_the_devices():
-    assert trainer("cohort").mesh.shape == {"learners": 2, "data": 1}
+    assert trainer("cohort").parts.mesh.shape == {"learners": 2, "data": 1}
     weight = advanced("cohort")[0].cohort.params.actor.layers[0].weight
     assert [shard.data.shape for shard in weight.addressable_shards] == [(1, 4, 8)] * 2
 

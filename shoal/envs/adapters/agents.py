@@ -22,7 +22,7 @@ class AgentAdapter(NamedTuple):
     act: Callable[[np.ndarray], list[tuple]]
     """Our actions (N, A, ...) as the agents' own, a tuple for each environment."""
     choices: np.ndarray
-    """Which of the n choices each agent has (A, n); n is 0 where actions are not discrete."""
+    """Which of the n choices each agent has, (A, n); n is 0 where actions are not discrete."""
 
     @property
     def unequal(self) -> bool:
@@ -38,7 +38,7 @@ def adapt_agents(observations: Sequence[gs.Space], actions: Sequence[gs.Space], 
 
 
 def num_agents(observation: gs.Space, action: gs.Space) -> int | None:
-    """How many agents a Gymnasium environment is for, if it has a tuple with a space for each of them."""
+    """The number of agents, where both spaces are tuples with a space for each; None elsewhere."""
     if not (isinstance(observation, gs.Tuple) and isinstance(action, gs.Tuple)):
         return None
     return len(action) if len(action) == len(observation) else None
@@ -68,7 +68,7 @@ def zeros(space: gs.Space) -> Any:
 
 
 def _box(space: gs.Space, name: str) -> tuple[Box, Convert]:
-    """One agent's observation as one box: the parts of a dictionary end to end."""
+    """One agent's observation as one box: the parts of a dictionary concatenated."""
     boxes, convert = adapt_observation(space, name)
     if isinstance(boxes, Box):
         return boxes, convert

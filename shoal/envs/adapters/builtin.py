@@ -4,10 +4,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from shoal.envs import multi_agent
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.adapters.suite import Suite, UnknownOptions
 from shoal.envs.classic import BUILTIN
-from shoal.envs.multi_agent import TEAMS, team
 from shoal.errors import ShoalError
 from shoal.types import EnvRecipe, JaxEnv
 
@@ -25,21 +25,19 @@ def register(name: str, env: JaxEnv) -> None:
     >>> shoal.make("Counting-v0").spec.max_episode_steps
     3
     """
-    if name in BUILTIN or team(name):
+    if name in BUILTIN or multi_agent.find(name):
         raise ShoalError(f"{name} is built in; register your environment by another name")
     if ":" in name:
-        raise ShoalError(
-            f"cannot register {name!r}: a colon separates a module or an implementation from the name"
-        )
+        raise ShoalError(f"cannot register {name!r}: a colon separates a module or a suite from the name")
     _registered[name] = env._replace(spec=replace(env.spec, name=name))
 
 
 def _find(name: str) -> JaxEnv | None:
-    return BUILTIN.get(name) or _registered.get(name) or team(name)
+    return BUILTIN.get(name) or _registered.get(name) or multi_agent.find(name)
 
 
 def _names() -> Collection[str]:
-    return [*BUILTIN, *TEAMS, *_registered]
+    return [*BUILTIN, *multi_agent.ENVIRONMENTS, *_registered]
 
 
 def _recipe(name: str, options: dict[str, Any]) -> EnvRecipe:

@@ -34,7 +34,7 @@ class SingleEnvs:
         self.inner = envs[0].unwrapped
 
     def reset(self, worlds: list[dict[str, float]]) -> Any:
-        """Start from the seeds, so that all worlds see the same starts."""
+        """Start from the seeds, so that all worlds have the same starts."""
         self.worlds = worlds or self.worlds
         self.over = [False] * len(self.envs)
         return stack_observations([self._reset(i, seed=seed) for i, seed in enumerate(self.seeds)])
@@ -76,8 +76,8 @@ class SingleEnvs:
 class VectorEnvs:
     """A vector environment without a single version, made to reset on the step after an episode's end.
 
-    It steps all its environments together. One whose step is the reset is stepped too, then reset
-    (`reset_mask`), and what it did in between is dropped.
+    It steps all its environments together. One that is due for a reset is stepped too, then reset
+    (`reset_mask`), and that step is dropped.
     """
 
     def __init__(self, vector: Any, seeds: np.ndarray):
@@ -89,7 +89,7 @@ class VectorEnvs:
         self.action_space = vector.single_action_space
         self.max_episode_steps = vector.spec.max_episode_steps
         self.agents = None
-        self.inner = None  # it declares no worlds: a reset's options are the same for all its environments
+        self.inner = None  # no worlds: the options of a reset are the same for all its environments
 
     def reset(self, worlds: list[dict[str, float]]) -> Any:
         """Start from the seeds."""
@@ -153,7 +153,7 @@ def _autoreset_mode(vector: Any) -> AutoresetMode:
 
 
 def _replace_where(batch: Any, where: np.ndarray, observations: Any) -> Any:
-    """`batch`, with single observations in the places that `where` marks."""
+    """`batch`, with single observations in it where `where` is true."""
     first = int(np.argmax(where))
     chosen = [observations[i if where[i] else first] for i in range(len(where))]
     return _where(where, stack_observations(chosen), batch)

@@ -1,9 +1,9 @@
-"""Variants of observations that a Gymnasium environment computes with a method of its own.
+"""Augmentation of observations by a method of a Gymnasium environment.
 
     env.augment_observation(obs) -> (K, ...)    the first variant is obs itself
 
-Observations are a Box, or a Dict of them. The method is called outside episodes and with observations of any
-earlier time, so its result must depend on nothing but its argument.
+Observations are a Box, or a Dict of them. The method is called outside episodes, with observations of any
+earlier step. So its result must depend on its argument alone.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Variants(NamedTuple):
 def find_variants(
     env: Any, space: gs.Space, observation: ObservationSpace, first: Callable[[], Any], name: str
 ) -> Variants | None:
-    """The variants of `env`'s observations, tried on a first one; None without. `name` is for errors."""
+    """The variants of `env`'s observations, checked on a first one; None where it has no such method."""
     if not (hasattr(env, "augment_observation") and _same_shapes(space, observation)):
         return None
     obs = first()
@@ -54,7 +54,7 @@ def find_variants(
 
 
 def _same_shapes(space: gs.Space, observation: ObservationSpace) -> bool:
-    """Whether observations are not reshaped on the way."""
+    """Whether observations keep their shapes."""
     if isinstance(observation, Box):
         return isinstance(space, gs.Box) and space.shape == observation.shape
     if not isinstance(space, gs.Dict) or space.spaces.keys() != observation.keys():

@@ -2,7 +2,7 @@
 
 info["action_mask"]    which actions are allowed, with each observation (Taxi)
 env.action_masks()     the same (the convention of sb3-contrib)
-info["lives"]          how many a player has left (the Arcade Learning Environment)
+info["lives"]          the lives a player has left (Arcade Learning Environment)
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ import numpy as np
 from shoal.ops.masks import ACTION_MASK
 
 Wrap = Callable[[gymnasium.Env], gymnasium.Env]
-"""Puts a wrapper around an environment."""
+"""Wraps an environment."""
 
 
 class Masked(gymnasium.Wrapper):
-    """An environment whose mask is a part of its observations, beside `obs` or the parts there were."""
+    """An environment with its mask among its observations, beside `obs` or its other parts."""
 
     def __init__(self, env: gymnasium.Env, num: int, has_method: bool):
         super().__init__(env)
@@ -30,7 +30,7 @@ class Masked(gymnasium.Wrapper):
         self.observation_space = gs.Dict({**parts, ACTION_MASK: gs.MultiBinary(num)})
 
     def add_mask(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
-        """The observation and its mask; a mask of zeros, which forbids nothing, where none is reported."""
+        """The observation with its mask; zeros, which forbid nothing, where none is reported."""
         mask = self.read() if self.read else info.get(ACTION_MASK, np.zeros(self.num))
         parts = obs if self.has_names else {"obs": obs}
         return {**parts, ACTION_MASK: np.asarray(mask, np.int8).reshape(self.num)}
@@ -74,7 +74,7 @@ class OneLife(gymnasium.Wrapper):
 
 
 def find_mask_wrap(env: gymnasium.Env) -> Wrap | None:
-    """The wrapper that adds an environment's mask to its observations; None if there is nothing to add.
+    """The wrapper that adds an environment's mask to its observations; None where it has no mask.
 
     Only `reset` shows whether `info` has a mask, so an environment with discrete actions is reset once here.
     An exception is ignored: the same one is raised, and reported, when training resets the environment.

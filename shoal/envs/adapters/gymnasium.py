@@ -1,4 +1,4 @@
-"""Gymnasium's environments, stepped in Python; with them those of packages that register theirs there."""
+"""Gymnasium's environments, stepped in Python; also those that other packages register there."""
 
 import fnmatch
 import importlib
@@ -28,14 +28,14 @@ _PLUGINS = {
     "BabyAI-*": ("minigrid",) * 2,
     "*BulletEnv-v*": ("pybullet_envs_gymnasium",) * 2,
 }
-"""Names that Gymnasium knows once another package is imported: its module, its name for pip."""
+"""Ids that another package registers when it is imported: its module, its name for pip."""
 
 
 def gym_recipe(name: str, options: dict[str, Any], episodic_life: bool = False) -> EnvRecipe:
     """An environment of Gymnasium's registry; `options` go to `gymnasium.make`.
 
     `episodic_life` ends a learner's episode where a life is lost; the score is still the whole game's. Where
-    both spaces are tuples, one part for each agent, the environment has an axis of agents here.
+    both spaces are tuples with a space for each agent, the environment has an axis of agents.
     """
     envs, wraps = _wrapped(name, options, episodic_life)
     adapter = _adapter(name, envs, episodic_life)

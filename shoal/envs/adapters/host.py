@@ -1,7 +1,7 @@
 """Environments in Python, stepped by callbacks from compiled code.
 
-A token in the state puts the callbacks in order: every step returns it with its count one higher. It also
-carries the device's index, because every argument of a callback costs about 20 microseconds.
+A token in the state orders the callbacks: every step returns it with its count one higher. It also carries
+the device's index, because every argument of a callback costs about 20 microseconds.
 
 An exception must not leave a callback: the other devices would wait for this one until XLA aborts the
 process. So the exception is kept in a list, the device's environments stop, and the caller of the program
@@ -47,14 +47,14 @@ _ADAPTERS = os.path.dirname(__file__)
 """Lines of a traceback in this folder are ours and not the environment's."""
 
 _crashes: list[EnvironmentCrashed] = []
-"""Exceptions from callbacks, oldest first. A callback has no other way to reach its program's caller."""
+"""Exceptions of callbacks, oldest first: the only way they reach the caller of the program."""
 
 
 def take_crash() -> EnvironmentCrashed | None:
     """The first exception an environment raised since the last call, or None; forgets them all.
 
-    Call it after every run of a program that steps such an environment: what a run with a crash in it
-    returned is worthless.
+    Call it after every run of a program that steps such an environment: a run with a
+    crash returns invalid arrays.
     """
     first = _crashes[0] if _crashes else None
     _crashes.clear()
@@ -69,7 +69,7 @@ def raise_crash() -> None:
 
 @contextmanager
 def one_line_errors(name: str) -> Iterator[None]:
-    """Turn exceptions into a `ShoalError` of one line; those the environment raises are its crash."""
+    """Turn exceptions into a `ShoalError` of one line; one of the environment is an `EnvironmentCrashed`."""
     try:
         yield
     except ShoalError:
@@ -88,9 +88,9 @@ def _is_gymnasium_error(error: Exception) -> bool:
 
 
 class HostState(NamedTuple):
-    """What one device carries from step to step; globally the token's first axis is the devices'."""
+    """The state of one device; across devices the token's first axis is the devices'."""
 
-    token: Array  # (1, 2) int32: which device this is, how many steps it has taken
+    token: Array  # (1, 2) int32: the device's index, the number of steps so far
 
 
 class HostAdapter(NamedTuple):
@@ -100,7 +100,7 @@ class HostAdapter(NamedTuple):
     observe: Callable[[Any], Tree]
     act: Callable[[np.ndarray], np.ndarray]
     scored: bool
-    """Whether the environment says itself when an episode is over (`info["episode_over"]`)."""
+    """Whether the environment reports the end of an episode in `info["episode_over"]`."""
 
 
 class HostEnvs(Protocol):
@@ -122,13 +122,13 @@ class HostEnvs(Protocol):
 def host_env(adapter: HostAdapter, devices: Sequence[HostEnvs], num_envs: int) -> Env:
     """The environment that calls `devices`, one group of N Python environments for each device."""
     name, axes = adapter.spec.name, (num_envs, *adapter.spec.agent_axis)
-    blank, no_reward = _blank(adapter.spec.observation, axes), np.zeros(axes, np.float32)
+    zero_obs, no_reward = _zeros(adapter.spec.observation, axes), np.zeros(axes, np.float32)
     crash: list[EnvironmentCrashed] = []  # of any device: after one crash the others stop too
     false = np.zeros(num_envs, bool)
-    num_flags = 4 if adapter.scored else 3  # whatever crosses a callback costs time
+    num_flags = 4 if adapter.scored else 3  # every array that crosses a callback costs time
 
     def guarded(call: Callable[[], Step]) -> tuple[Tree, ...]:
-        """Our arrays of one call, or blank ones after a crash."""
+        """Our arrays of one call, or zeros after a crash."""
         try:
             if not crash:
                 obs, reward, *flags = call()
@@ -138,18 +138,18 @@ def host_env(adapter: HostAdapter, devices: Sequence[HostEnvs], num_envs: int) -
             crash.append(EnvironmentCrashed(name, error))
         if not _crashes:
             _crashes.append(crash[0])
-        return blank, no_reward, *[false] * num_flags
+        return zero_obs, no_reward, *[false] * num_flags
 
-    with_first_obs = (no_reward, *[false] * 4)
+    first_step = (no_reward, *[false] * 4)
     one_more = np.array([[0, 1]], np.int32)
 
     def host_reset(index, params):
-        call = lambda: (devices[int(index)].reset(worlds_by_env(params)), *with_first_obs)
+        call = lambda: (devices[int(index)].reset(worlds_by_env(params)), *first_step)
         return np.array([[index, 0]], np.int32), *guarded(call)
 
     def host_restart(token):
         token = np.asarray(token)
-        return token + one_more, *guarded(lambda: (devices[token[0, 0]].restart(), *with_first_obs))
+        return token + one_more, *guarded(lambda: (devices[token[0, 0]].restart(), *first_step))
 
     def host_step(token, action):
         token = np.asarray(token)
@@ -158,7 +158,7 @@ def host_env(adapter: HostAdapter, devices: Sequence[HostEnvs], num_envs: int) -
 
     shapes = (
         jax.ShapeDtypeStruct((1, 2), jnp.int32),
-        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), blank),
+        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), zero_obs),
         jax.ShapeDtypeStruct(axes, jnp.float32),
         *[jax.ShapeDtypeStruct((num_envs,), bool)] * num_flags,
     )
@@ -172,8 +172,8 @@ def host_env(adapter: HostAdapter, devices: Sequence[HostEnvs], num_envs: int) -
         del keys
         return _state_and_time_step(io_callback(host_restart, shapes, state.token))
 
-    def step(state, action, chance):
-        del chance
+    def step(state, action, noise):
+        del noise
         return _state_and_time_step(io_callback(host_step, shapes, state.token, action))
 
     def render(state, index):
@@ -181,11 +181,11 @@ def host_env(adapter: HostAdapter, devices: Sequence[HostEnvs], num_envs: int) -
         with one_line_errors(name):
             picture = devices[index // num_envs].render(index % num_envs)
         if picture is None:
-            raise ShoalError(f"{name} draws no pictures (render_mode rgb_array)")
+            raise ShoalError(f"{name} has no pictures (render_mode rgb_array)")
         return np.asarray(picture, np.uint8)
 
-    no_chance = lambda keys, state, num_steps: ()
-    return Env(adapter.spec, reset, no_chance, step, render, None if adapter.scored else restart)
+    no_noise = lambda keys, state, num_steps: ()
+    return Env(adapter.spec, reset, no_noise, step, render, None if adapter.scored else restart)
 
 
 def host_augmentation(name: str, copies: int, variants: Callable[[Tree], Tree]) -> Augmentation:
@@ -207,7 +207,7 @@ def _call_variants(name: str, copies: int, variants: Callable[[Tree], Tree], obs
 
 
 def stack_observations(observations: list[Any]) -> Any:
-    """Observations of one structure as that structure of batches."""
+    """Observations as a batch: the same structure, arrays stacked."""
     match observations[0]:
         case dict():
             return {key: stack_observations([obs[key] for obs in observations]) for key in observations[0]}
@@ -222,7 +222,7 @@ def _state_and_time_step(answer: tuple) -> tuple[HostState, TimeStep]:
     return HostState(token), TimeStep(obs, reward, terminated, truncated, valid, info=score)
 
 
-def _blank(observation: ObservationSpace, axes: tuple[int, ...]) -> Tree:
+def _zeros(observation: ObservationSpace, axes: tuple[int, ...]) -> Tree:
     if isinstance(observation, Box):
         return np.zeros((*axes, *observation.shape), observation.dtype)
-    return {key: _blank(box, axes) for key, box in observation.items()}
+    return {key: _zeros(box, axes) for key, box in observation.items()}

@@ -36,26 +36,26 @@ class BatchState(NamedTuple):
     over: Array  # (N,) bool: the episode has ended, the next step is the reset
 
 
-class Chance(NamedTuple):
-    """The randomness of T steps of N environments."""
+class Noise(NamedTuple):
+    """The random numbers of T steps of N environments, drawn ahead."""
 
-    fresh: Tree  # (T, N, ...) the state to start from, should this step be a reset
+    fresh: Tree  # (T, N, ...) the first state of a new episode, used if this step is a reset
     key: Array  # (T, N) for `env.step`; dropped by the compiler where it is not read
 
 
 def from_jax(env: JaxEnv) -> EnvRecipe:
     """The batched environment of a single one; keys come with `reset`, so seeds are not used.
 
-    The first time step, from `reset`, is like that of any reset: reward 0 and `valid` False, because no
-    action led to it.
+    The first time step, from `reset`, is like any reset step: reward 0 and `valid` False, because no action
+    led to it.
 
     >>> from shoal.envs.probes import counter
     >>> env = from_jax(counter(limit=2)).build(np.zeros((1, 3), np.uint32), False)
     >>> keys = jax.random.split(jax.random.key(0), 3)
     >>> state, first = env.reset(keys, ())
-    >>> chance = env.draw(keys, state, 2)  # two steps of three environments
+    >>> noise = env.draw(keys, state, 2)  # two steps of three environments
     >>> for t in range(2):
-    ...     state, now = env.step(state, jnp.zeros(3, int), jax.tree.map(lambda x: x[t], chance))
+    ...     state, now = env.step(state, jnp.zeros(3, int), jax.tree.map(lambda x: x[t], noise))
     >>> now.obs.tolist(), now.truncated.tolist()
     ([[2.0], [2.0], [2.0]], [True, True, True])
     """
@@ -76,22 +76,22 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
         no, reward = jnp.bool_(False), jnp.zeros(env.spec.agent_axis)
         return one, _time_step(observe(one), reward, terminated=no, truncated=no, valid=no)
 
-    def draw(keys: Array, batch: BatchState, num_steps: int) -> Chance:
+    def draw(keys: Array, batch: BatchState, num_steps: int) -> Noise:
         return jax.vmap(lambda key, params: draw_one(key, params, num_steps), out_axes=1)(keys, batch.params)
 
-    def draw_one(key: Array, params: Tree, num_steps: int) -> Chance:
+    def draw_one(key: Array, params: Tree, num_steps: int) -> Noise:
         key_reset, key_step = jax.random.split(key)
-        # Two resets never follow each other, so two steps share a fresh state and only one can use it.
-        apart = min(env.spec.shortest, env.spec.max_episode_steps or NO_LIMIT) + 1
-        keys = jax.random.split(key_reset, -(-num_steps // apart))
+        # Resets are at least so many steps apart, so these steps share one fresh state.
+        spacing = min(env.spec.shortest, env.spec.max_episode_steps or NO_LIMIT) + 1
+        keys = jax.random.split(key_reset, -(-num_steps // spacing))
         fresh = jax.vmap(env.reset, in_axes=(0, None))(keys, params)
-        fresh = jax.tree.map(lambda x: jnp.repeat(x, apart, axis=0)[:num_steps], fresh)
-        return Chance(fresh, jax.random.split(key_step, num_steps))
+        fresh = jax.tree.map(lambda x: jnp.repeat(x, spacing, axis=0)[:num_steps], fresh)
+        return Noise(fresh, jax.random.split(key_step, num_steps))
 
-    def step(one: BatchState, action: Tree, chance: Chance) -> tuple[BatchState, TimeStep]:
+    def step(one: BatchState, action: Tree, noise: Noise) -> tuple[BatchState, TimeStep]:
         action = _clip(action, env.spec.action)
-        state, reward, terminated = env.step(chance.key, one.state, action, one.params)
-        state = jax.tree.map(lambda new, old: _strong(jnp.where(one.over, new, old)), chance.fresh, state)
+        state, reward, terminated = env.step(noise.key, one.state, action, one.params)
+        state = jax.tree.map(lambda new, old: _strong(jnp.where(one.over, new, old)), noise.fresh, state)
         steps = jnp.where(one.over, 0, one.steps + 1)
         reward = jnp.where(one.over, 0, jnp.asarray(reward, jnp.float32))
         terminated = ~one.over & terminated
@@ -104,7 +104,7 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
 
     def render(batch: BatchState, index: int) -> np.ndarray:
         if env.render is None:
-            raise ShoalError(f"{env.spec.name} has no picture: its `render` is None.")
+            raise ShoalError(f"{env.spec.name} has no pictures: its `render` is None")
         state, params = jax.tree.map(lambda x: x[index], (batch.state, batch.params))
         return env.render(state, params)
 
@@ -117,7 +117,7 @@ def _augmentation(env: JaxEnv, augment: Callable[[Tree], Tree]) -> Augmentation:
     found = jax.eval_shape(augment, boxes)
     copies = min((x.shape[0] for x in jax.tree.leaves(found) if x.shape), default=0)
     expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct((copies, *x.shape), x.dtype), boxes)
-    _require_alike(f"{env.spec.name}: `augment` must return observations", expected, found)
+    _require_same(f"{env.spec.name}: `augment` must return observations", expected, found)
     return Augmentation(copies, jax.vmap(augment))
 
 
@@ -155,7 +155,7 @@ def _example(space: ActionSpace) -> Array:
 
 
 def _check(env: JaxEnv) -> None:
-    """Raise where an environment's functions do not fit each other; does not run them."""
+    """Raise where an environment's functions do not fit each other, without running them."""
     key, axis = jax.random.key(0), env.spec.agent_axis
     action = jnp.broadcast_to(example := _example(env.spec.action), (*axis, *example.shape))
     params = jax.tree.map(jnp.asarray, env.spec.params)
@@ -164,8 +164,8 @@ def _check(env: JaxEnv) -> None:
     obs = jax.eval_shape(env.observe, state, params)
     shaped = lambda box: jax.ShapeDtypeStruct((*axis, *box.shape), box.dtype)
     boxes = jax.tree.map(shaped, env.spec.observation)
-    _require_alike(f"{env.spec.name}: `step` must return a state like that of `reset`", state, stepped)
-    _require_alike(f"{env.spec.name}: `observe` must return what `spec.observation` says", boxes, obs)
+    _require_same(f"{env.spec.name}: `step` must return a state like that of `reset`", state, stepped)
+    _require_same(f"{env.spec.name}: `observe` must return what `spec.observation` says", boxes, obs)
     if (reward.shape, terminated.shape) != (axis, ()):
         raise ShoalError(
             f"{env.spec.name}: `step` must return rewards of shape {axis} and one `terminated`, "
@@ -173,7 +173,7 @@ def _check(env: JaxEnv) -> None:
         )
 
 
-def _require_alike(demand: str, expected: Tree, found: Tree) -> None:
+def _require_same(demand: str, expected: Tree, found: Tree) -> None:
     expected, found = (
         jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree) for tree in (expected, found)
     )

@@ -38,7 +38,7 @@ class Settings(NamedTuple):
     state: bool = False
     """Whether to observe the environment's state."""
     teams: tuple[str, ...] = ()
-    """The first letters of the agents' names, for each team: ("adversary", "agent")."""
+    """The beginning of the agents' names, for each team: ("adversary", "agent")."""
 
 
 class Team(NamedTuple):
@@ -128,15 +128,14 @@ def _spec(env: Any, team: Team) -> EnvSpec:
 
 def _team_numbers(team: Team) -> tuple[int, ...]:
     """The number of each agent's team."""
-    beginnings = team.settings.teams
-    if not beginnings:
+    prefixes = team.settings.teams
+    if not prefixes:
         return ()
     for agent in team.agents:
-        if not agent.startswith(tuple(beginnings)):
-            raise ShoalError(f"{team.name}: {agent} is in none of the teams {', '.join(beginnings)}")
+        if not agent.startswith(tuple(prefixes)):
+            raise ShoalError(f"{team.name}: {agent} is in none of the teams {', '.join(prefixes)}")
     return tuple(
-        next(i for i, beginning in enumerate(beginnings) if agent.startswith(beginning))
-        for agent in team.agents
+        next(i for i, prefix in enumerate(prefixes) if agent.startswith(prefix)) for agent in team.agents
     )
 
 

@@ -18,7 +18,7 @@ class AcrobotParams(NamedTuple):
     mass_1: float = 1.0
     mass_2: float = 1.0
     length_1: float = 1.0
-    length_2: float = 1.0  # seen in the picture only: the motion knows the link by its centre of mass
+    length_2: float = 1.0  # in the picture only: the dynamics use the centre of mass
     centre_1: float = 0.5  # from the joint to the link's centre of mass
     centre_2: float = 0.5
     inertia: float = 1.0  # of either link
@@ -29,7 +29,7 @@ class AcrobotParams(NamedTuple):
 
 
 class AcrobotState(NamedTuple):
-    """Where the links are; every field is ()."""
+    """The angles of the links; every field is ()."""
 
     theta_1: Array  # 0 hangs down
     theta_2: Array  # relative to the first link
@@ -45,7 +45,7 @@ def reset(key: Array, params: AcrobotParams) -> AcrobotState:
 def step(
     key: Array, state: AcrobotState, action: Array, params: AcrobotParams
 ) -> tuple[AcrobotState, Array, Array]:
-    """One Runge-Kutta step of order 4; reward -1, and 0 for the step that gets there.
+    """One Runge-Kutta step of order 4; reward -1, and 0 for the last step.
 
     Terminated when the free end is above the line: -cos theta_1 - cos(theta_1 + theta_2) > 1.
     """
@@ -85,8 +85,8 @@ def derivative(state: AcrobotState, torque: Array, params: AcrobotParams) -> Acr
     d2 = m2 * c2**2 + coupling * cos_2 + inertia
     phi2 = m2 * c2 * g * jnp.sin(t1 + t2)
     phi1 = -coupling * (dt2**2 + 2 * dt1 * dt2) * sin_2 + (m1 * c1 + m2 * l1) * g * jnp.sin(t1) + phi2
-    pull = torque + d2 / d1 * phi1 - coupling * dt1**2 * sin_2 - phi2
-    ddt2 = pull / (m2 * c2**2 + inertia - d2**2 / d1)
+    effort = torque + d2 / d1 * phi1 - coupling * dt1**2 * sin_2 - phi2
+    ddt2 = effort / (m2 * c2**2 + inertia - d2**2 / d1)
     ddt1 = -(d2 * ddt2 + phi1) / d1
     return AcrobotState(dt1, dt2, ddt1, ddt2)
 
@@ -113,9 +113,9 @@ def render(state: AcrobotState, params: AcrobotParams) -> np.ndarray:
     return picture("Acrobot-v1", state=np.array(state), **lengths)
 
 
-# Every value is drawn by itself, so it is the bounds that keep each centre of mass inside its link: the first
-# link stays at least 0.5 long, with its centre at 0.5; the motion knows the second by its centre alone, so
-# that is what differs, as in a uniform link 0.5 to 1.5 long.
+# The values are drawn independently, so the bounds keep each centre of mass inside its link: the first link
+# is at least 0.5 long, with its centre at 0.5. The dynamics use only the centre of the second link, so the
+# centre differs, as in a uniform link 0.5 to 1.5 long.
 SPREAD = {
     "mass_1": (1.0, 0.5, 1.5),
     "mass_2": (1.0, 0.5, 1.5),

@@ -1,4 +1,4 @@
-"""CartPole-v1, CartPoleContinuous-v0 and CartPoleNoVel-v1: push a cart so that the pole on it stays up."""
+"""CartPole-v1, CartPoleContinuous-v0 and CartPoleNoVel-v1: balance a pole on a cart."""
 
 from typing import NamedTuple
 
@@ -30,14 +30,14 @@ def reset(key: Array, params: CartPoleParams) -> Array:
 
 
 def step(key: Array, state: Array, action: Array, params: CartPoleParams) -> tuple[Array, Array, Array]:
-    """Push left or right with all the force; reward 1, the last step's included."""
+    """Push left or right with the full force; reward 1 at every step, the last one included."""
     return balance(state, jnp.where(action == 1, params.force, -params.force), params)
 
 
 def step_continuous(
     key: Array, state: Array, action: Array, params: CartPoleParams
 ) -> tuple[Array, Array, Array]:
-    """Push with a share of the force in [-1, 1]; reward 1, the last step's included."""
+    """Push with a share of the force in [-1, 1]; reward 1 at every step, the last one included."""
     return balance(state, action[0] * params.force, params)
 
 
@@ -69,7 +69,7 @@ def observe(state: Array, params: CartPoleParams) -> Array:
 
 
 def observe_positions(state: Array, params: CartPoleParams) -> Array:
-    """[x, theta]: how fast they change must be remembered."""
+    """[x, theta], without the velocities."""
     return state[jnp.array([0, 2])]  # (2,)
 
 
@@ -89,7 +89,7 @@ SPREAD = {
     "mass_pole": (1.0, 0.01, 1.0),
     "length": (1.0, 0.3, 2.0),
 }
-"""How drawn worlds differ: the ranges of github.com/WaimenMak/FRL, with a gravity that stays one."""
+"""How drawn worlds differ: the ranges of github.com/WaimenMak/FRL, with gravity above 0."""
 
 _BOUND = np.array([4.8, np.inf, 24 * np.pi / 180, np.inf], np.float32)
 _OBSERVATION = Box((4,), -_BOUND, _BOUND)

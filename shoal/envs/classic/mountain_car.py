@@ -1,4 +1,4 @@
-"""MountainCar-v0 and MountainCarContinuous-v0: rock a weak car out of a valley, up to the flag."""
+"""MountainCar-v0 and MountainCarContinuous-v0: drive a weak car out of a valley, up to the flag."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class MountainCarParams(NamedTuple):
 
 
 class MountainCarState(NamedTuple):
-    """Where the car is; every field is ()."""
+    """The state of the car; every field is ()."""
 
     position: Array
     velocity: Array
@@ -38,7 +38,7 @@ def reset(key: Array, params: MountainCarParams) -> MountainCarState:
 def step(
     key: Array, state: MountainCarState, action: Array, params: MountainCarParams
 ) -> tuple[MountainCarState, Array, Array]:
-    """Push -1, 0 or +1 with action 0, 1 or 2; reward -1, the last step's included."""
+    """Push -1, 0 or +1 with action 0, 1 or 2; reward -1 at every step, the last one included."""
     state, arrived = drive(state, (action - 1) * params.force, params)
     return state, jnp.float32(-1), arrived
 
@@ -48,7 +48,7 @@ def step_continuous(
 ) -> tuple[MountainCarState, Array, Array]:
     """Push a in [-1, 1]; reward = 100 [arrived] - 0.1 a^2.
 
-    a is the action after clipping; Gymnasium charges for the part outside the bounds too.
+    a is the action after clipping; Gymnasium also counts the part outside the bounds.
     """
     state, arrived = drive(state, action[0] * params.force, params)
     return state, jnp.where(arrived, jnp.float32(100), 0) - 0.1 * action[0] ** 2, arrived
@@ -77,9 +77,9 @@ def render(state: MountainCarState, params: MountainCarParams) -> np.ndarray:
     return picture("MountainCar-v0", state=np.array(state), goal_position=float(params.goal_position))
 
 
-# The values are tiny, so a spread of 1 is a tenth of each. What matters is force / gravity: above 0.65 some
-# starts reach the flag by pushing right all the time; below 0.3 rocking begins to take longer than the limit
-# of 200 steps. The continuous car is close to the first (0.6) as it is, hence its other bounds.
+# A spread of 1 is a tenth of each value. What matters is force / gravity: above 0.65 some starts reach the
+# flag by pushing right all the time; below 0.3 rocking takes longer than the limit of 200 steps. The
+# continuous car is already close to the first (0.6), so its bounds differ.
 SPREAD = {"gravity": (0.00025, 0.002, 0.003), "force": (0.0001, 0.0009, 0.0012)}
 SPREAD_CONTINUOUS = {"gravity": (0.00025, 0.0024, 0.003), "force": (0.00015, 0.0012, 0.00155)}
 

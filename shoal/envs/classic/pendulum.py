@@ -11,7 +11,7 @@ from shoal.envs.classic.render import picture
 from shoal.types import Box, EnvSpec, JaxEnv
 
 UPRIGHT = 0.1 * np.pi
-"""The sparse reward is paid where the rod is closer than this to upright: 18 degrees either side."""
+"""The sparse reward is 1 where the rod is closer than this to upright: 18 degrees on either side."""
 
 
 class PendulumParams(NamedTuple):
@@ -25,7 +25,7 @@ class PendulumParams(NamedTuple):
 
 
 class PendulumState(NamedTuple):
-    """Where the rod is; every field is ()."""
+    """The state of the rod; every field is ()."""
 
     theta: Array  # 0 is upright; not wrapped
     theta_dot: Array
@@ -41,7 +41,7 @@ def reset(key: Array, params: PendulumParams) -> PendulumState:
 def step(
     key: Array, state: PendulumState, action: Array, params: PendulumParams
 ) -> tuple[PendulumState, Array, Array]:
-    """One step of the rod, at the price of where it was; no episode terminates.
+    """One step of the rod; the reward is that of the state before it; no episode terminates.
 
     reward = -(theta^2 + 0.1 theta'^2 + 0.001 u^2),   theta in [-pi, pi)
     """
@@ -53,7 +53,7 @@ def step(
 def step_sparse(
     key: Array, state: PendulumState, action: Array, params: PendulumParams
 ) -> tuple[PendulumState, Array, Array]:
-    """The same rod, paid only for being up: reward 1 if |theta| < 0.1 pi after the step, else 0."""
+    """The same rod with a sparse reward: 1 if |theta| < 0.1 pi after the step, else 0."""
     state = swing(state, action[0], params)
     return state, jnp.float32(jnp.abs(wrap(state.theta)) < UPRIGHT), jnp.bool_(False)
 
@@ -80,7 +80,7 @@ def observe(state: PendulumState, params: PendulumParams) -> Array:
 
 
 def observe_angle(state: PendulumState, params: PendulumParams) -> Array:
-    """[cos theta, sin theta]: how fast it turns must be remembered."""
+    """[cos theta, sin theta], without the velocity."""
     return jnp.stack([jnp.cos(state.theta), jnp.sin(state.theta)])  # (2,)
 
 
@@ -91,7 +91,7 @@ def render(state: PendulumState, params: PendulumParams) -> np.ndarray:
 
 
 SPREAD = {"gravity": (1.0, 0.1, np.inf), "mass": (1.0, 0.2, 5.0), "length": (1.0, 0.5, 1.5)}
-"""How drawn worlds differ: the ranges of github.com/WaimenMak/FRL, with a gravity that stays one."""
+"""How drawn worlds differ: the ranges of github.com/WaimenMak/FRL, with gravity above 0."""
 
 _BOUND = np.array([1.0, 1.0, 8.0], np.float32)
 _TORQUE = Box((1,), -2.0, 2.0)

@@ -1,4 +1,4 @@
-"""Pictures of the built-in environments, drawn by Gymnasium's own renderers from our state."""
+"""Pictures of the built-in environments, by Gymnasium's own renderers from our state."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from shoal.errors import ShoalError
 
 
 def picture(name: str, **attributes: Any) -> np.ndarray:
-    """The picture (H, W, 3) uint8 that Gymnasium draws of `name` when its attributes are these."""
+    """Gymnasium's picture (H, W, 3) uint8 of the environment `name` with these attributes."""
     renderer = _renderer(name)
     vars(renderer).update(attributes)
     return renderer.render()
@@ -21,12 +21,12 @@ def picture(name: str, **attributes: Any) -> np.ndarray:
 
 @lru_cache
 def _renderer(name: str) -> Any:
-    """One Gymnasium environment per name, kept, of which only `render` is used."""
+    """One Gymnasium environment per name, cached; only its `render` is used."""
     _no_window()
     try:
         import gymnasium
 
-        with redirect_stdout(io.StringIO()):  # pygame greets on stdout, which may be carrying JSON
+        with redirect_stdout(io.StringIO()):  # pygame prints to stdout, which may carry JSON
             import pygame  # noqa: F401
     except ImportError as error:
         message = f"A picture of {name} needs {error.name}: pip install 'gymnasium[classic-control]'"
@@ -35,6 +35,6 @@ def _renderer(name: str) -> Any:
 
 
 def _no_window() -> None:
-    """Let SDL draw without a screen where there is none; where there is one, change nothing."""
+    """Make SDL render without a screen where there is none."""
     if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

@@ -1,4 +1,4 @@
-"""How environments are drawn: what their numbers are called, and a plane through their states."""
+"""How to plot environments: the names of their numbers, and a plane through their states."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,24 +15,24 @@ class Axis(NamedTuple):
     label: str
     low: float
     high: float
-    ticks: tuple[tuple[float, str], ...] = ()  # where plain numbers would say less
-    goes_round: bool = False  # what leaves at one end comes in at the other
+    ticks: tuple[tuple[float, str], ...] = ()  # (value, label), where numbers alone say less
+    periodic: bool = False  # the two ends are the same point
 
 
 class View(NamedTuple):
-    """A plane through an environment's states, given by two numbers x and y; the others are zero.
+    """A plane through an environment's states: two coordinates x and y; the other numbers are 0.
 
-    observe(x, y) -> the numbers of an observation
-    locate(*numbers of an observation) -> (x, y), wherever it is
+    observe(x, y) -> the numbers of the observation there
+    locate(*numbers of an observation) -> (x, y)
     """
 
     observation: tuple[str, ...]
     action: str
-    choices: tuple[str, ...]  # what discrete actions are called; () for real ones
+    choices: tuple[str, ...]  # the names of discrete actions; () for real ones
     axes: tuple[Axis, Axis]
     observe: Callable[[np.ndarray, np.ndarray], tuple[Any, ...]]
     locate: Callable[..., tuple[np.ndarray, np.ndarray]]
-    elsewhere: str = ""  # what is held at zero
+    elsewhere: str = ""  # what the numbers at 0 mean
 
 
 _MINUS = "\N{MINUS SIGN}"
@@ -42,7 +42,7 @@ _TURN = {
     "ticks": tuple(
         (k * np.pi / 2, name) for k, name in enumerate((f"{_MINUS}π", f"{_MINUS}π/2", "0", "π/2", "π"), -2)
     ),
-    "goes_round": True,
+    "periodic": True,
 }
 """The coordinate of an angle."""
 
@@ -102,4 +102,4 @@ VIEWS: dict[str, View] = {
     "MountainCar-v0": _MOUNTAIN_CAR,
     "MountainCarContinuous-v0": _MOUNTAIN_CAR._replace(choices=()),
 }
-"""By the environment's id, whoever implements it."""
+"""By the environment's id, for every implementation of it."""

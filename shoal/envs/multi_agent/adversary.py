@@ -1,7 +1,7 @@
-"""simple_adversary: two good agents go to the goal, one of two landmarks, and should not show which it is.
+"""simple_adversary: two good agents go to the goal, one of two landmarks, and hide which one it is.
 
-The adversary (agent 0, team 0) wants to be there too, and is not told which landmark it is; the good agents
-are team 1. Nothing collides.
+The adversary (agent 0, team 0) goes there too, without observing which landmark is the goal. The good agents
+are team 1. There are no collisions.
 """
 
 from typing import NamedTuple
@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.envs.multi_agent.drawing import BLUE, GREEN, GREY, RED
+from shoal.envs.multi_agent.marks import BLUE, GREEN, GREY, RED
 from shoal.envs.multi_agent.particles import (
     Particles,
-    World,
-    draw_discs,
+    Scenario,
     environments,
     move,
     norm,
+    paint_discs,
     push,
     scatter,
     seen,
@@ -36,9 +36,9 @@ class AdversaryParams(NamedTuple):
 
 
 def reset(key: Array, params: AdversaryParams) -> Particles:
-    """Either landmark may be the goal."""
-    key_places, key_goal = jax.random.split(key)
-    state = scatter(key_places, 3, 2, params.landmark_range)
+    """The goal is one of the landmarks."""
+    key_positions, key_goal = jax.random.split(key)
+    state = scatter(key_positions, 3, 2, params.landmark_range)
     return state._replace(goal=state.landmarks[jax.random.randint(key_goal, (1,), 0, 2)])
 
 
@@ -64,15 +64,15 @@ def observe(state: Particles, params: AdversaryParams) -> Array:
 def render(state: Particles, params: AdversaryParams) -> np.ndarray:
     """A red adversary and blue agents; the goal is green."""
     is_goal = np.all(np.asarray(state.landmarks) == np.asarray(state.goal), axis=1)
-    places = np.concatenate([state.position, state.landmarks])
+    positions = np.concatenate([state.position, state.landmarks])
     colours = [RED, BLUE, BLUE] + [GREEN if goal else GREY for goal in is_goal]
-    return draw_discs(places, [0.15] * 3 + [0.08] * 2, colours)
+    return paint_discs(positions, [0.15] * 3 + [0.08] * 2, colours)
 
 
 SPREAD = {"damping": (0.2, 0.05, 0.75), "acceleration": (2.0, 1.0, 10.0)}
-"""How drawn worlds differ: more or less slippery, weaker or stronger agents."""
+"""How drawn worlds differ: in damping, and in the agents' strength."""
 
 SIMPLE_ADVERSARY = environments(
     "simple_adversary_v3",
-    World(reset, step, observe, render, 10, AdversaryParams(), SPREAD, agents=3, teams=(0, 1, 1)),
+    Scenario(reset, step, observe, render, 10, AdversaryParams(), SPREAD, agents=3, teams=(0, 1, 1)),
 )

@@ -1,8 +1,7 @@
-"""Foraging-8x8-2p-2f-coop-v3 and its like: players load food together that is too heavy for one.
+"""Foraging-8x8-2p-2f-coop-v3 and its variants: players load food together that is too heavy for one.
 
 The rules are those of the package `lbforaging` 2.0 (whose ids end in v3), transition by transition. Every
-episode begins as the package's first one does; later ones begin there without players in cells where others
-ended.
+episode begins like the package's first one; in the package, later ones avoid cells where players ended.
 """
 
 import re
@@ -15,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.envs.multi_agent.chance import cell_among, distinct
-from shoal.envs.multi_agent.drawing import BLACK, GREY, TEAM, WHITE, YELLOW, Mark, cells, draw
+from shoal.envs.multi_agent.marks import BLACK, GREY, WHITE, YELLOW, Mark, colour_of, grid, paint
+from shoal.envs.multi_agent.sampling import distinct, free_cell
 from shoal.errors import ShoalError
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
@@ -30,19 +29,19 @@ COUNTED = 3
 
 @dataclass(frozen=True)
 class Rules:
-    """One kind of field, square."""
+    """The rules of one variant; the field is square."""
 
     size: int
     players: int
     foods: int
     coop: bool = False
-    """Whether every food is as heavy as can be."""
+    """Whether every food has the largest level possible."""
     sight: int | None = None
     """How many cells away a player sees; everything if None."""
 
 
 class ForagingState(NamedTuple):
-    """Who and what is where, in rows and columns."""
+    """Players and food; positions are (row, column)."""
 
     player: Array  # (A, 2) int32
     level: Array  # (A,) int32
@@ -58,18 +57,18 @@ def reset(rules: Rules, key: Array, params: tuple[()]) -> ForagingState:
     player = jnp.stack([cell // rules.size, cell % rules.size], axis=1)
     level = jax.random.randint(key_level, (rules.players,), 1, STRONGEST + 1)
     heaviest = jnp.sum(jnp.sort(level)[:COUNTED])
-    lots = jax.random.uniform(key_weight, (rules.foods,))
-    weight = jnp.full(rules.foods, heaviest) if rules.coop else 1 + jnp.int32(lots * heaviest)
+    uniforms = jax.random.uniform(key_weight, (rules.foods,))
+    weight = jnp.full(rules.foods, heaviest) if rules.coop else 1 + jnp.int32(uniforms * heaviest)
     food, there = scatter_food(rules, jax.random.uniform(key_food, (rules.foods,)), player)
     weight = jnp.where(there, weight, 0)
     return ForagingState(player, level, food, weight, jnp.sum(weight))
 
 
-def scatter_food(rules: Rules, lots: Array, player: Array) -> tuple[Array, Array]:
+def scatter_food(rules: Rules, uniforms: Array, player: Array) -> tuple[Array, Array]:
     """Food in free cells, one after the other, and whether there was room for it.
 
-    No food lies at the border, where a player stands, or within two moves of other food: a player is beside
-    one food at most.
+    No food is at the border, in a player's cell, or within two moves of other food. So a player is beside one
+    food at most.
     """
     row, col = np.indices((rules.size, rules.size))
     last = rules.size - 1
@@ -77,8 +76,8 @@ def scatter_food(rules: Rules, lots: Array, player: Array) -> tuple[Array, Array
     for at in player:
         free &= (row != at[0]) | (col != at[1])
     food, there = [], []
-    for lot in lots:
-        at = jnp.stack(cell_among(lot, free))
+    for uniform in uniforms:
+        at = jnp.stack(free_cell(uniform, free))
         food.append(at)
         there.append(jnp.any(free))
         free &= abs(row - at[0]) + abs(col - at[1]) > 2
@@ -88,7 +87,7 @@ def scatter_food(rules: Rules, lots: Array, player: Array) -> tuple[Array, Array
 def step(
     rules: Rules, key: Array, state: ForagingState, action: Array, params: tuple[()]
 ) -> tuple[ForagingState, Array, Array]:
-    """All move, then those who load take what they are strong enough for; the last food ends the episode.
+    """Players move, then load food they are strong enough for; the last food ends the episode.
 
     reward_i = level_i / (levels of all who load it) * weight / supply
     """
@@ -104,9 +103,9 @@ def step(
 
 
 def move(rules: Rules, state: ForagingState, action: Array) -> Array:
-    """Where the players are then, (A, 2): in no wall and no food, nor in a cell that several want to be in.
+    """The players' cells after a move, (A, 2): not in a wall, in food, or in a cell that several want.
 
-    Two may change places, and one may step where another was about to leave, who then could not.
+    Two players may swap cells. A player may also enter the cell of one that wanted to leave and could not.
     """
     down = jnp.int32(action == SOUTH) - jnp.int32(action == NORTH)
     east = jnp.int32(action == EAST) - jnp.int32(action == WEST)
@@ -119,15 +118,15 @@ def move(rules: Rules, state: ForagingState, action: Array) -> Array:
 
 
 def same(some: Array, others: Array) -> Array:
-    """Which of these cells (A, 2) are which of those (B, 2): (A, B)."""
+    """Whether cells (A, 2) and (B, 2) are equal, for all pairs: (A, B)."""
     return jnp.all(some[:, None] == others[None], axis=2)
 
 
 def observe(rules: Rules, state: ForagingState, params: tuple[()]) -> Array:
-    """Row, column and level of each food in sight, row by row, then of each player in sight, oneself first.
+    """Row, column and level of each food in sight, row by row, then of each player in sight, itself first.
 
-    Places are counted from the corner of what is in sight; (-1, -1, 0) stands where there is no more. Near
-    the upper and the left border players are seen from farther away than food.
+    Positions are relative to the corner of what is in sight; (-1, -1, 0) fills up the rest. Near the upper
+    and the left border, players are seen from farther away than food.
     """
     sight = rules.sight or rules.size
     corner = jnp.maximum(state.player - sight, 0)[:, None]  # (A, 1, 2)
@@ -140,44 +139,47 @@ def observe(rules: Rules, state: ForagingState, params: tuple[()]) -> Array:
 
     player = state.player[None] - corner  # (A, A, 2)
     seen = jnp.all((player >= 0) & (player <= 2 * sight), axis=2)
-    players = listed(player, state.level, seen, jnp.asarray(oneself_first(rules.players)))
+    players = listed(player, state.level, seen, jnp.asarray(itself_first(rules.players)))
     return jnp.concatenate([foods, players], axis=1, dtype=jnp.float32)
 
 
-def oneself_first(num: int) -> np.ndarray:
-    """(A, A, A): whether i names j before k: itself, then the others in their order."""
+def itself_first(num: int) -> np.ndarray:
+    """(A, A, A): whether i lists j before k: itself first, then the others in their order."""
     i, j, k = np.indices((num, num, num))
     return (i != k) & ((i == j) | (j < k))
 
 
-def listed(place: Array, level: Array, seen: Array, before: Array) -> Array:
-    """What is seen, (A, 3 N), one after the other without gaps; then (-1, -1, 0) for each thing that is not.
+def listed(position: Array, level: Array, seen: Array, before: Array) -> Array:
+    """What is seen, (A, 3 N), without gaps; then (-1, -1, 0) for each thing that is not seen.
 
-    `before[i, j, k]` says whether i names j before k; `seen` is (A, N), `place` (A, N, 2) and `level` (N,).
+    `before[i, j, k]` says whether i lists j before k; `seen` is (A, N), `position` (A, N, 2), `level` (N,).
     """
-    position = jnp.sum(before & seen[:, :, None], axis=1)  # (A, N): how many are named before
+    slot = jnp.sum(before & seen[:, :, None], axis=1)  # (A, N): how many are listed before
     slots = jnp.arange(seen.shape[1])[None, :, None]
-    fits = seen[:, None] & (position[:, None] == slots)  # (A, slots, N)
-    row, col = jnp.moveaxis(place, 2, 0)  # (A, N) each
+    fits = seen[:, None] & (slot[:, None] == slots)  # (A, slots, N)
+    row, col = jnp.moveaxis(position, 2, 0)  # (A, N) each
     columns = (row + 1, col + 1, jnp.broadcast_to(level[None], row.shape))
     found = jnp.stack([jnp.sum(jnp.where(fits, x[:, None], 0), axis=2) for x in columns], axis=2)
     return (found - np.array([[[1, 1, 0]]])).reshape(len(seen), -1)
 
 
 def render(rules: Rules, state: ForagingState, params: tuple[()]) -> np.ndarray:
-    """Food as yellow squares and players as discs in colours of their own, with their levels."""
+    """Food as yellow squares, players as discs, both with their levels."""
     state = ForagingState(*map(np.asarray, state))
-    marks = cells(rules.size, rules.size)
+    marks = grid(rules.size, rules.size)
     for (row, col), weight in zip(state.food, state.weight, strict=True):
         if weight > 0:
             marks += [Mark(row, col, "square", YELLOW, 0.8), Mark(row, col, str(weight), BLACK, 0.5)]
     for i, ((row, col), level) in enumerate(zip(state.player, state.level, strict=True)):
-        marks += [Mark(row, col, "disc", TEAM[i % len(TEAM)], 0.8), Mark(row, col, str(level), WHITE, 0.45)]
-    return draw(rules.size, rules.size, marks, cell=max(2 * (160 // rules.size), 12), ground=GREY)
+        marks += [
+            Mark(row, col, "disc", colour_of(i), 0.8),
+            Mark(row, col, str(level), WHITE, 0.45),
+        ]
+    return paint(rules.size, rules.size, marks, cell=max(2 * (160 // rules.size), 12), ground=GREY)
 
 
 def make_foraging(name: str, rules: Rules) -> JaxEnv:
-    """The field with these rules, 50 steps long."""
+    """The environment with these rules; episodes have 50 steps at most."""
     heaviest = STRONGEST * min(rules.players, COUNTED)
     num, last = rules.foods + rules.players, rules.size - 1
     high = [last, last, heaviest] * rules.foods + [last, last, STRONGEST] * rules.players
@@ -190,7 +192,7 @@ _ID = re.compile(r"Foraging(-(\d+)s)?-(\d+)x(\d+)-(\d+)p-(\d+)f(-coop)?-v3")
 
 
 def foraging(name: str) -> JaxEnv | None:
-    """The field that this id means to the package; None for other names.
+    """The environment of an id of the package; None for other names.
 
     >>> foraging("Foraging-8x8-3p-2f-v3").spec.observation.shape, foraging("CartPole-v1")
     ((15,), None)
@@ -220,4 +222,4 @@ FIELDS = [
     )
     for sight in ("", "-2s")
 ]
-"""The usual ones."""
+"""The ids that are listed."""

@@ -1,7 +1,7 @@
-"""Particle worlds: discs that push themselves about a plane. Their common physics, views and pictures.
+"""Particle environments: discs that move on a plane. Their physics, observations and pictures.
 
 The rules are those of the package `mpe2` 1.1 with its defaults, after Lowe et al., "Multi-Agent Actor-Critic
-for Mixed Cooperative-Competitive Environments", 2017. The worlds are in `spread`, `adversary` and `tag`.
+for Mixed Cooperative-Competitive Environments", 2017. The scenarios are `spread`, `adversary` and `tag`.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.envs.multi_agent.drawing import WHITE, Colour, Mark, draw
+from shoal.envs.multi_agent.marks import WHITE, Colour, Mark, paint
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
 EPISODE = 25
@@ -26,54 +26,54 @@ PUSHES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float32)
 
 
 class Particles(NamedTuple):
-    """Where everything is."""
+    """Positions and velocities."""
 
     position: Array  # (A, 2)
     velocity: Array  # (A, 2)
     landmarks: Array  # (M, 2)
-    goal: Any = ()  # (1, 2) the place of the landmark that counts, where one does
+    goal: Any = ()  # (1, 2) the position of the landmark that is the goal, if any
 
 
-class World(NamedTuple):
-    """What tells one particle world from another: its functions, and the size of an agent's observation."""
+class Scenario(NamedTuple):
+    """What differs between particle environments."""
 
     reset: Callable[[Array, Any], Particles]
     step: Callable[[Array, Particles, Array, Any], tuple[Particles, Array, Array]]
     observe: Callable[[Particles, Any], Array]
     render: Callable[[Particles, Any], np.ndarray]
-    observation: int
+    observation: int  # the size of an agent's
     params: Any
     spread: dict[str, tuple[float, float, float]]
     agents: int
     teams: tuple[int, ...] = ()
 
 
-def environments(name: str, world: World) -> tuple[JaxEnv, JaxEnv]:
-    """The world with five actions, and with pushes of any strength, `..._continuous_v3`."""
+def environments(name: str, scenario: Scenario) -> tuple[JaxEnv, JaxEnv]:
+    """The scenario with five actions, and with pushes of any strength, `..._continuous_v3`."""
     stem, version = name.rsplit("_", 1)
     actions = {name: Discrete(5), f"{stem}_continuous_{version}": Box((5,), 0.0, 1.0)}
-    first, second = (_environment(each, world, action) for each, action in actions.items())
+    first, second = (_environment(each, scenario, action) for each, action in actions.items())
     return first, second
 
 
-def _environment(name: str, world: World, action: Discrete | Box) -> JaxEnv:
+def _environment(name: str, scenario: Scenario, action: Discrete | Box) -> JaxEnv:
     spec = EnvSpec(
         name=name,
         backend="jax",
-        observation=Box((world.observation,)),
+        observation=Box((scenario.observation,)),
         action=action,
         max_episode_steps=EPISODE,
-        params=world.params,
-        spread=world.spread,
-        agents=world.agents,
-        teams=world.teams,
+        params=scenario.params,
+        spread=scenario.spread,
+        agents=scenario.agents,
+        teams=scenario.teams,
         shortest=EPISODE,
     )
-    return JaxEnv(spec, world.reset, world.step, world.observe, world.render)
+    return JaxEnv(spec, scenario.reset, scenario.step, scenario.observe, scenario.render)
 
 
 def scatter(key: Array, num_agents: int, num_landmarks: int, landmark_range: float) -> Particles:
-    """Agents at rest, uniform in [-1, 1]^2; landmarks in a square of their own."""
+    """Agents at rest, uniform in [-1, 1]^2; landmarks uniform in a square of their own size."""
     key_agents, key_landmarks = jax.random.split(key)
     position = jax.random.uniform(key_agents, (num_agents, 2), minval=-1.0)
     landmarks = landmark_range * jax.random.uniform(key_landmarks, (num_landmarks, 2), minval=-1.0)
@@ -81,7 +81,7 @@ def scatter(key: Array, num_agents: int, num_landmarks: int, landmark_range: flo
 
 
 def push(action: Array) -> Array:
-    """Where to, of choices (A,), or of five strengths (A, 5): right less left, up less down.
+    """The direction (A, 2) of choices (A,), or of five strengths (A, 5): right minus left, up minus down.
 
     >>> push(jnp.array([1, 4])).tolist()
     [[-1.0, 0.0], [0.0, 1.0]]
@@ -97,7 +97,7 @@ def contact(position: Array, bodies: Array, sizes: Array, params: Any) -> Array:
     """Forces (A, 2) on agents from all bodies (B, 2), the agents themselves being the first A of them.
 
     F_i = sum_j c k log(1 + exp((r_i + r_j - d_ij) / k)) (x_i - x_j) / d_ij, with c = contact_force and
-    k = contact_margin: a stiff spring where they overlap, next to nothing where they do not.
+    k = contact_margin: a stiff spring where they overlap, nearly 0 where they do not.
     """
     apart = position[:, None] - bodies[None]  # (A, B, 2)
     distance = jnp.maximum(norm(apart), 1e-9)  # (A, B)
@@ -109,7 +109,7 @@ def contact(position: Array, bodies: Array, sizes: Array, params: Any) -> Array:
 
 
 def move(state: Particles, force: Array, max_speed: Array | float, params: Any) -> Particles:
-    """x' = x + v dt;  v' = (1 - damping) v + F dt, shortened to `max_speed`; all weigh 1."""
+    """x' = x + v dt;  v' = (1 - damping) v + F dt, limited to `max_speed`; every mass is 1."""
     position = state.position + params.time_step * state.velocity
     velocity = (1 - params.damping) * state.velocity + params.time_step * force
     excess = jnp.maximum(norm(velocity) / max_speed, 1.0)
@@ -122,17 +122,17 @@ def norm(x: Array) -> Array:
 
 
 def distances(left: Array, right: Array) -> Array:
-    """Between every two points: (A, 2), (B, 2) -> (A, B)."""
+    """Distances between all pairs of points: (A, 2), (B, 2) -> (A, B)."""
     return norm(left[:, None] - right[None])
 
 
 def seen(position: Array, points: Array) -> Array:
-    """All points, as each agent sees them, end to end: (A, 2), (B, 2) -> (A, 2 B)."""
+    """All points relative to each agent, concatenated: (A, 2), (B, 2) -> (A, 2 B)."""
     return (points[None] - position[:, None]).reshape(len(position), -1)
 
 
 def seen_others(position: Array) -> Array:
-    """The others as each agent sees them, in their order: (A, 2) -> (A, 2 (A - 1))."""
+    """The other agents relative to each agent, in their order: (A, 2) -> (A, 2 (A - 1))."""
     others = position[_others(len(position))]  # (A, A - 1, 2)
     return (others - position[:, None]).reshape(len(position), -1)
 
@@ -146,14 +146,14 @@ def _others(num: int) -> np.ndarray:
     return np.array([[j for j in range(num) if j != i] for i in range(num)])
 
 
-def draw_discs(
-    places: np.ndarray, sizes: Sequence[float] | np.ndarray, colours: Sequence[Colour]
+def paint_discs(
+    positions: np.ndarray, sizes: Sequence[float] | np.ndarray, colours: Sequence[Colour]
 ) -> np.ndarray:
-    """Discs of these radii, the later above the earlier; the view is [-1.3, 1.3]^2, or wider."""
-    reach = max(1.3, float(np.max(np.abs(places) + np.reshape(sizes, (-1, 1)))))
+    """Discs of these radii, the last one on top; the view is [-1.3, 1.3]^2, or wider."""
+    reach = max(1.3, float(np.max(np.abs(positions) + np.reshape(sizes, (-1, 1)))))
     unit = _WIDTH / (2 * reach)
     discs = [
         Mark(unit * (reach - y), unit * (reach + x), "disc", colour, 2 * unit * size)
-        for (x, y), size, colour in zip(places, sizes, colours, strict=True)
+        for (x, y), size, colour in zip(positions, sizes, colours, strict=True)
     ]
-    return draw(_WIDTH, _WIDTH, discs, cell=1, ground=WHITE)
+    return paint(_WIDTH, _WIDTH, discs, cell=1, ground=WHITE)

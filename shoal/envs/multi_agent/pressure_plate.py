@@ -1,14 +1,14 @@
-"""PressurePlate: rooms in a row, and someone must stand on a room's plate while the others pass its door.
+"""PressurePlate: a line of rooms; an agent must stand on a room's plate while the others pass its door.
 
 The rules of github.com/uoe-agents/pressureplate (linear layouts). Agent i's plate is in room i and works for
-no one else; the last agent's target is the chest in the last room; whoever reaches it ends the episode. `-v0`
-is that program as it is, with what its description does not tell:
+no one else. The last agent's target is the chest in the last room; an agent that reaches it ends the episode.
+`-v0` is that program exactly, which differs from its description:
 
-- an agent sees the others where they began, wherever they are now, and a door whether it is open or shut;
-- outside the room of its target it receives minus the number of rooms to the last one, not to its target's.
+- an agent observes the others where they began, not where they are, and doors whether open or shut;
+- outside its target's room, its reward is minus the number of rooms to the last one, not to its target's.
 
-`-v1` has both as one would expect: an agent sees who and what shut door is there, and outside the room of its
-target it receives minus the number of rooms between the two.
+`-v1` corrects both: an agent observes agents where they are and only shut doors; outside its target's room,
+its reward is minus the number of rooms to it.
 """
 
 from itertools import permutations
@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.envs.multi_agent.drawing import BLACK, GREY, ORANGE, TEAM, WHITE, YELLOW, Mark, cells, draw
+from shoal.envs.multi_agent.marks import BLACK, GREY, ORANGE, WHITE, YELLOW, Mark, colour_of, grid, paint
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
 WIDTH = 9
 LONGEST = 10
-"""From corner to corner of a room, walking."""
+"""Steps from corner to corner of a room."""
 
 REACH = 2
 """How many cells an agent sees each way."""
@@ -38,10 +38,10 @@ EDGE, DOOR = 1, 2
 
 
 class Corridor(NamedTuple):
-    """A layout: x to the right, y down; rooms of three rows, counted from the bottom, a wall between two."""
+    """A layout: x to the right, y down; rooms are three cells high, counted from the bottom."""
 
     height: int
-    adapter: tuple[tuple[int, int], ...]  # the first and the last x of each
+    doors: tuple[tuple[int, int], ...]  # the first and the last x of each
     plates: tuple[tuple[int, int], ...]
     starts: tuple[tuple[int, int], ...]
 
@@ -51,39 +51,39 @@ class Corridor(NamedTuple):
 
     @property
     def walls(self) -> np.ndarray:
-        """The rows of the walls, from the bottom."""
+        """The y of the walls, from the bottom."""
         return np.arange(self.height - 4, 0, -4)
 
     @property
     def targets(self) -> np.ndarray:
-        """Where each agent should go, (A, 2)."""
+        """Each agent's target, (A, 2)."""
         return np.array([*self.plates, GOAL], np.int32)
 
     @property
     def kinds(self) -> np.ndarray:
-        """What each cell holds, [y, x], with walls beyond the edges as far as one sees."""
+        """What each cell holds, [y, x], with REACH cells of wall around."""
         kinds = np.zeros((self.height, WIDTH), np.int32)
-        for i, (row, (first, last)) in enumerate(zip(self.walls, self.adapter, strict=True)):
-            kinds[row] = EDGE
-            kinds[row, first : last + 1] = DOOR + i
+        for i, (y, (first, last)) in enumerate(zip(self.walls, self.doors, strict=True)):
+            kinds[y] = EDGE
+            kinds[y, first : last + 1] = DOOR + i
         return np.pad(kinds, REACH, constant_values=EDGE)
 
 
 FOUR = Corridor(
     height=15,
-    adapter=((6, 7), (2, 3), (6, 7)),
+    doors=((6, 7), (2, 3), (6, 7)),
     plates=((7, 13), (2, 9), (7, 5)),
     starts=((5, 13), (5, 12), (4, 13), (4, 12)),
 )
 FIVE = Corridor(
     height=19,
-    adapter=((2, 4), (5, 7), (2, 4), (5, 7)),
+    doors=((2, 4), (5, 7), (2, 4), (5, 7)),
     plates=((2, 17), (7, 13), (2, 9), (7, 5)),
     starts=((6, 16), (5, 17), (5, 16), (4, 17), (4, 16)),
 )
 SIX = Corridor(
     height=23,
-    adapter=((5, 7), (2, 4), (5, 7), (2, 4), (5, 7)),
+    doors=((5, 7), (2, 4), (5, 7), (2, 4), (5, 7)),
     plates=((7, 21), (2, 17), (7, 13), (2, 9), (7, 5)),
     starts=((6, 21), (6, 20), (5, 21), (5, 20), (4, 21), (4, 20)),
 )
@@ -102,17 +102,17 @@ def pressure_plate(corridor: Corridor, version: int) -> JaxEnv:
     views = views_of(corridor)
 
     def reset(key: Array, params: tuple[()]) -> Array:
-        """The agents on the first cells, in any order."""
-        return jnp.asarray(np.array(corridor.starts, np.int32))[any_order(key)]
+        """The agents on the first cells, in random order."""
+        return jnp.asarray(np.array(corridor.starts, np.int32))[random_order(key)]
 
-    def any_order(key: Array) -> Array:
+    def random_order(key: Array) -> Array:
         return jnp.asarray(orders)[jax.random.randint(key, (), 0, len(orders))]
 
     def step(key: Array, state: Array, action: Array, params: tuple[()]) -> tuple[Array, Array, Array]:
-        """The agents move one after another, in any order; plates and doors follow when all have moved."""
+        """The agents move one after another, in random order; doors open or shut when all have moved."""
         wanted = state + jnp.asarray(MOVES)[action]  # (A, 2)
         free = passable(wanted, is_open(state))
-        state = take_turns(state, wanted, free, any_order(key))
+        state = take_turns(state, wanted, free, random_order(key))
         terminated = jnp.any(jnp.all(state == np.array([GOAL]), axis=1))
         return state, rewards(state), terminated
 
@@ -120,24 +120,24 @@ def pressure_plate(corridor: Corridor, version: int) -> JaxEnv:
         """Whether each door's agent is on its plate, (A - 1,)."""
         return jnp.all(state[:-1] == targets[:-1], axis=1)
 
-    def passable(places: Array, opened: Array) -> Array:
-        """Whether the corridor itself lets an agent be there."""
-        kind = jnp.asarray(kinds)[places[:, 1] + REACH, places[:, 0] + REACH]
+    def passable(positions: Array, opened: Array) -> Array:
+        """Whether each position (A, 2) is floor or an open door."""
+        kind = jnp.asarray(kinds)[positions[:, 1] + REACH, positions[:, 0] + REACH]
         return (kind == 0) | ((kind >= DOOR) & opened[jnp.maximum(kind - DOOR, 0)])
 
     def rewards(state: Array) -> Array:
-        room = jnp.sum(state[:, 1:] <= corridor.walls[None], axis=1)  # who stands in a doorway is through
+        room = jnp.sum(state[:, 1:] <= corridor.walls[None], axis=1)  # a doorway belongs to the next room
         distance = jnp.sum(jnp.abs(state - targets), axis=1)
         rooms_away = jnp.abs(own_room - room) if version else num - 1 - room
         return jnp.where(room == own_room, -distance / LONGEST, -rooms_away).astype(jnp.float32)
 
     def observe(state: Array, params: tuple[()]) -> Array:
-        """Windows of 5 x 5 round the agent: agents, plates, doors, the chest; then its x and y."""
+        """Windows of 5 x 5 around the agent: agents, plates, doors, the chest; then its x and y."""
         seen = jnp.asarray(views)[state[:, 1], state[:, 0]]  # (A, 102)
-        return seen if version == 0 else mend(seen, state)
+        return seen if version == 0 else corrected(seen, state)
 
-    def mend(seen: Array, state: Array) -> Array:
-        """The views with agents where they are, and without the doors that are open."""
+    def corrected(seen: Array, state: Array) -> Array:
+        """The views with agents where they are, and without open doors."""
         cells = state[:, None] + _WINDOW[None]  # (A, 25, 2)
         agents = jnp.any(jnp.all(cells[:, :, None] == state[None, None], axis=-1), axis=-1)
         kind = jnp.asarray(kinds)[cells[..., 1] + REACH, cells[..., 0] + REACH]
@@ -161,47 +161,47 @@ def pressure_plate(corridor: Corridor, version: int) -> JaxEnv:
     return JaxEnv(spec, reset, step, observe, render)
 
 
-def take_turns(places: Array, wanted: Array, free: Array, order: Array) -> Array:
-    """Places (A, 2) after each agent in turn has gone where it wanted, unless someone is there."""
-    for turn in range(len(places)):
+def take_turns(positions: Array, wanted: Array, free: Array, order: Array) -> Array:
+    """Positions (A, 2) after each agent in turn has moved where it wanted, unless another agent is there."""
+    for turn in range(len(positions)):
         mover = order[turn]
-        taken = jnp.any(jnp.all(places == wanted[mover][None], axis=1))
-        moves = (jnp.arange(len(places)) == mover) & free[mover] & ~taken
-        places = jnp.where(moves[:, None], wanted, places)
-    return places
+        taken = jnp.any(jnp.all(positions == wanted[mover][None], axis=1))
+        moves = (jnp.arange(len(positions)) == mover) & free[mover] & ~taken
+        positions = jnp.where(moves[:, None], wanted, positions)
+    return positions
 
 
 _AROUND = np.arange(-REACH, REACH + 1)
 _WINDOW = np.stack(np.meshgrid(_AROUND, _AROUND), axis=-1).reshape(-1, 2)
-"""The cells one sees, as (x, y) from where one is, row by row."""
+"""The cells in sight, as (x, y) relative to the agent, row by row."""
 
 
 def views_of(corridor: Corridor) -> np.ndarray:
-    """What there is to see from each cell [y, x] when an episode begins, (H, 9, 102)."""
+    """The observation at each cell [y, x] when an episode begins, (H, 9, 102)."""
     layers = np.zeros((4, corridor.height, WIDTH), np.float32)
-    for layer, places in ((0, corridor.starts), (1, corridor.plates), (3, [GOAL])):
-        x, y = np.array(places).T
+    for layer, cells_held in ((0, corridor.starts), (1, corridor.plates), (3, [GOAL])):
+        x, y = np.array(cells_held).T
         layers[layer, y, x] = 1
     layers[2] = corridor.kinds[REACH:-REACH, REACH:-REACH] >= DOOR
     padded = np.pad(layers, ((0, 0), (REACH, REACH), (REACH, REACH)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (2 * REACH + 1,) * 2, axis=(1, 2))
     windows = np.moveaxis(windows, 0, 2).reshape(corridor.height, WIDTH, -1)
-    place = np.stack(np.meshgrid(np.arange(WIDTH), np.arange(corridor.height)), axis=-1)
-    return np.concatenate([windows, place], axis=-1, dtype=np.float32)
+    position = np.stack(np.meshgrid(np.arange(WIDTH), np.arange(corridor.height)), axis=-1)
+    return np.concatenate([windows, position], axis=-1, dtype=np.float32)
 
 
-def picture(corridor: Corridor, places: np.ndarray, opened: np.ndarray) -> np.ndarray:
+def picture(corridor: Corridor, positions: np.ndarray, opened: np.ndarray) -> np.ndarray:
     """Agents are numbered discs, plates rings of the same colour; shut doors are orange, the chest yellow."""
     kinds = corridor.kinds[REACH:-REACH, REACH:-REACH]
     shut = [DOOR + i for i in np.flatnonzero(~opened)]
-    marks = cells(corridor.height, WIDTH)
+    marks = grid(corridor.height, WIDTH)
     marks += [Mark(y, x, "square", GREY) for y, x in np.argwhere(kinds == EDGE)]
     marks += [Mark(y, x, "square", ORANGE, 0.9) for y, x in np.argwhere(np.isin(kinds, shut))]
-    marks += [Mark(y, x, "ring", TEAM[i], 0.95) for i, (x, y) in enumerate(corridor.plates)]
+    marks += [Mark(y, x, "ring", colour_of(i), 0.95) for i, (x, y) in enumerate(corridor.plates)]
     marks += [Mark(GOAL[1], GOAL[0], "square", YELLOW, 0.7), Mark(GOAL[1], GOAL[0], "square", BLACK, 0.2)]
-    for i, (x, y) in enumerate(places):
-        marks += [Mark(y, x, "disc", TEAM[i], 0.7), Mark(y, x, str(i), WHITE, 0.4)]
-    return draw(corridor.height, WIDTH, marks, cell=24)
+    for i, (x, y) in enumerate(positions):
+        marks += [Mark(y, x, "disc", colour_of(i), 0.7), Mark(y, x, str(i), WHITE, 0.4)]
+    return paint(corridor.height, WIDTH, marks, cell=24)
 
 
 PRESSURE_PLATES = tuple(

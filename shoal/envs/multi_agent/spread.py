@@ -1,8 +1,8 @@
 """simple_spread: three agents cover three landmarks without touching each other.
 
 All are one team. In `simple_spread_v3` an agent's reward is half the team's distance to the landmarks, half
-its own collisions. In `simple_spread_shared_v3` everyone receives an equal share of the team's reward, which
-is what the first programs for this world scored: published team returns of -120 to -135 are on that scale.
+its own collisions. In `simple_spread_shared_v3` all receive an equal share of the team's reward, as in the
+first versions of this environment: published team returns of -120 to -135 are on that scale.
 """
 
 from typing import NamedTuple
@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.envs.multi_agent.drawing import BLUE, GREY
+from shoal.envs.multi_agent.marks import BLUE, GREY
 from shoal.envs.multi_agent.particles import (
     Particles,
-    World,
+    Scenario,
     contact,
     distances,
-    draw_discs,
     environments,
     move,
+    paint_discs,
     push,
     scatter,
     seen,
@@ -58,7 +58,7 @@ def step_shared(
 ) -> tuple[Particles, Array, Array]:
     """r = - 1/3 sum_i (sum_m min_j |x_j - l_m| + collisions of i + 1), the same for all.
 
-    The 1 is each agent's collision with itself, which the first programs counted
+    The 1 is each agent's collision with itself, which the first versions counted
     (github.com/openai/multiagent-particle-envs/issues/67): 75 of the team's return.
     """
     state = advance(state, action, params)
@@ -67,38 +67,38 @@ def step_shared(
 
 
 def advance(state: Particles, action: Array, params: SpreadParams) -> Particles:
-    """Agents bounce off each other; landmarks are marks on the floor."""
+    """Agents collide with each other; landmarks do not collide."""
     sizes = jnp.full(3, params.size)
     force = params.acceleration * push(action) + contact(state.position, state.position, sizes, params)
     return move(state, force, jnp.inf, params)
 
 
 def far_and_collisions(state: Particles, params: SpreadParams) -> tuple[Array, Array]:
-    """How far the nearest agents are from the landmarks, in sum (); how many others each touches (3,)."""
+    """The sum of the landmarks' distances to the nearest agent (); how many others each touches (3,)."""
     far = jnp.sum(jnp.min(distances(state.position, state.landmarks), axis=0))
     touches = (distances(state.position, state.position) < 2 * params.size) & ~np.eye(3, dtype=bool)
     return far, jnp.sum(touches, axis=1).astype(far.dtype)
 
 
 def observe(state: Particles, params: SpreadParams) -> Array:
-    """[own velocity, own place, landmarks, others, 4 zeros for what the others say: nothing]."""
+    """[own velocity, own position, landmarks, others, 4 zeros]; the zeros stand for messages."""
     position = state.position
-    seen_by_all = [seen(position, state.landmarks), seen_others(position), jnp.zeros((3, 4))]
-    return jnp.concatenate([state.velocity, position, *seen_by_all], axis=1)  # (3, 18)
+    seen_things = [seen(position, state.landmarks), seen_others(position), jnp.zeros((3, 4))]
+    return jnp.concatenate([state.velocity, position, *seen_things], axis=1)  # (3, 18)
 
 
 def render(state: Particles, params: SpreadParams) -> np.ndarray:
     """Blue agents, and grey landmarks on top of them."""
-    places = np.concatenate([state.position, state.landmarks])
-    return draw_discs(places, [float(params.size)] * 3 + [0.05] * 3, [BLUE] * 3 + [GREY] * 3)
+    positions = np.concatenate([state.position, state.landmarks])
+    return paint_discs(positions, [float(params.size)] * 3 + [0.05] * 3, [BLUE] * 3 + [GREY] * 3)
 
 
 SPREAD = {"damping": (0.2, 0.05, 0.75), "acceleration": (2.0, 1.0, 10.0), "size": (0.05, 0.05, 0.3)}
-"""How drawn worlds differ: more or less slippery, weaker or stronger, smaller or larger agents."""
+"""How drawn worlds differ: in damping, and in the agents' strength and size."""
 
-_WORLD = World(reset, step, observe, render, 18, SpreadParams(), SPREAD, agents=3)
+_SCENARIO = Scenario(reset, step, observe, render, 18, SpreadParams(), SPREAD, agents=3)
 
 SIMPLE_SPREAD = (
-    *environments("simple_spread_v3", _WORLD),
-    *environments("simple_spread_shared_v3", _WORLD._replace(step=step_shared)),
+    *environments("simple_spread_v3", _SCENARIO),
+    *environments("simple_spread_shared_v3", _SCENARIO._replace(step=step_shared)),
 )

@@ -1,4 +1,4 @@
-"""simple_tag: three slow chasers (agents 0 to 2, team 0) hunt one fast prey (agent 3, team 1)."""
+"""simple_tag: three slow chasers (agents 0 to 2, team 0) chase one fast prey (agent 3, team 1)."""
 
 from typing import NamedTuple
 
@@ -6,22 +6,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.envs.multi_agent.drawing import GREEN, GREY, RED
+from shoal.envs.multi_agent.marks import GREEN, GREY, RED
 from shoal.envs.multi_agent.particles import (
     Particles,
-    World,
+    Scenario,
     contact,
-    draw_discs,
     environments,
     move,
     norm,
+    paint_discs,
     push,
     scatter,
     seen,
     seen_others,
 )
 
-CHASES = np.array([True, True, True, False])
+IS_CHASER = np.array([True, True, True, False])
 
 
 class TagParams(NamedTuple):
@@ -47,15 +47,15 @@ def reset(key: Array, params: TagParams) -> Particles:
 
 
 def step(key: Array, state: Particles, action: Array, params: TagParams) -> tuple[Particles, Array, Array]:
-    """Every chaser receives 10 for each chaser that touches the prey, which loses as much, and `price`."""
-    acceleration = jnp.where(CHASES, params.chaser_acceleration, params.prey_acceleration)
-    max_speed = jnp.where(CHASES, params.chaser_speed, params.prey_speed)
+    """Every chaser gets 10 for each chaser that touches the prey; the prey loses as much, and `penalty`."""
+    acceleration = jnp.where(IS_CHASER, params.chaser_acceleration, params.prey_acceleration)
+    max_speed = jnp.where(IS_CHASER, params.chaser_speed, params.prey_speed)
     bodies = jnp.concatenate([state.position, state.landmarks])
     force = acceleration[:, None] * push(action) + contact(state.position, bodies, sizes(params), params)
     state = move(state, force, max_speed, params)
     touches = norm(state.position[:3] - state.position[3:]) < params.chaser_size + params.prey_size
     caught = jnp.sum(jnp.where(touches, 10.0, 0.0))
-    return state, jnp.where(CHASES, caught, -caught - price(state.position[3])), jnp.bool_(False)
+    return state, jnp.where(IS_CHASER, caught, -caught - penalty(state.position[3])), jnp.bool_(False)
 
 
 def sizes(params: TagParams) -> Array:
@@ -63,35 +63,35 @@ def sizes(params: TagParams) -> Array:
     return jnp.stack([params.chaser_size] * 3 + [params.prey_size] + [params.obstacle_size] * 2)
 
 
-def price(place: Array) -> Array:
-    """What being far out costs: on each axis 0 up to 0.9, a slope to 1, then exp(2 |x| - 2), at most 10.
+def penalty(position: Array) -> Array:
+    """For being far out: on each axis 0 up to 0.9, linear up to 1, then exp(2 |x| - 2), at most 10.
 
-    >>> [round(float(price(jnp.array([x, 0.0]))), 3) for x in (0.5, -0.95, 1.5, 9.0)]
+    >>> [round(float(penalty(jnp.array([x, 0.0]))), 3) for x in (0.5, -0.95, 1.5, 9.0)]
     [0.0, 0.5, 2.718, 10.0]
     """
-    far = jnp.abs(place)
+    far = jnp.abs(position)
     beyond = jnp.exp(jnp.minimum(2 * far - 2, np.log(10)))
     return jnp.sum(jnp.where(far < 0.9, 0.0, jnp.where(far < 1, 10 * (far - 0.9), beyond)))
 
 
 def observe(state: Particles, params: TagParams) -> Array:
-    """[own velocity, own place, obstacles, others, the prey's velocity], which is zero in the prey's own."""
+    """[own velocity, own position, obstacles, others, the prey's velocity]; for the prey the last is zero."""
     position, velocity = state.position, state.velocity
-    prey = jnp.where(CHASES[:, None], velocity[3:], 0.0)
-    seen_by_all = [seen(position, state.landmarks), seen_others(position), prey]
-    return jnp.concatenate([velocity, position, *seen_by_all], axis=1)  # (4, 16)
+    prey = jnp.where(IS_CHASER[:, None], velocity[3:], 0.0)
+    seen_things = [seen(position, state.landmarks), seen_others(position), prey]
+    return jnp.concatenate([velocity, position, *seen_things], axis=1)  # (4, 16)
 
 
 def render(state: Particles, params: TagParams) -> np.ndarray:
     """Red chasers, a green prey, grey obstacles."""
-    places = np.concatenate([state.position, state.landmarks])
-    return draw_discs(places, np.asarray(sizes(params)), [RED] * 3 + [GREEN] + [GREY] * 2)
+    positions = np.concatenate([state.position, state.landmarks])
+    return paint_discs(positions, np.asarray(sizes(params)), [RED] * 3 + [GREEN] + [GREY] * 2)
 
 
 SPREAD = {"damping": (0.2, 0.05, 0.75), "chaser_speed": (0.3, 0.4, 2.0), "prey_speed": (0.3, 0.4, 2.0)}
-"""How drawn worlds differ: more or less slippery, slower or faster chasers and prey."""
+"""How drawn worlds differ: in damping, and in the speeds of chasers and prey."""
 
 SIMPLE_TAG = environments(
     "simple_tag_v3",
-    World(reset, step, observe, render, 16, TagParams(), SPREAD, agents=4, teams=(0, 0, 0, 1)),
+    Scenario(reset, step, observe, render, 16, TagParams(), SPREAD, agents=4, teams=(0, 0, 0, 1)),
 )

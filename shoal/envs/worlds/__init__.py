@@ -1,1 +1,1 @@
-"""Worlds: sets of physical parameters, and environments that have them."""
+"""Worlds: environments whose physical parameters differ between learners."""

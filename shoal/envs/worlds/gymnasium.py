@@ -30,7 +30,7 @@ OURS: dict[str, dict[str, Any]] = {
         "reward_threshold": 200,
     },
 }
-"""Our Gymnasium environments; Box2D is imported when one of them is made, not before."""
+"""Our Gymnasium environments. Box2D is imported when one of them is made."""
 
 
 def register_ours(gymnasium: ModuleType) -> None:
@@ -60,7 +60,7 @@ def _numbers_by_name(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 def worlds_by_env(params: Tree) -> list[dict[str, float]]:
-    """Each environment's world, from columns of float32, (N,) per leaf; [] without parameters.
+    """Each environment's world, from float32 parameters (N,) per leaf; [] without parameters.
 
     Each number is the shortest one that rounds to that float32, so a default of 0.6 arrives as 0.6.
 
@@ -69,8 +69,8 @@ def worlds_by_env(params: Tree) -> list[dict[str, float]]:
     """
     if not params:
         return []
-    columns = [[float(str(x)) for x in np.asarray(column)] for column in params.values()]
-    return [dict(zip(params, values, strict=True)) for values in zip(*columns, strict=True)]
+    numbers = [[float(str(x)) for x in np.asarray(leaf)] for leaf in params.values()]
+    return [dict(zip(params, values, strict=True)) for values in zip(*numbers, strict=True)]
 
 
 def requested_world(

@@ -27,7 +27,7 @@ ENGINES = {
     "side_engine_height": "SIDE_ENGINE_HEIGHT",
     "side_engine_away": "SIDE_ENGINE_AWAY",
 }
-"""What Gymnasium calls the engines' parameters."""
+"""Gymnasium's names of the engines' parameters."""
 
 WORLD = {name: float(getattr(lunar_lander, theirs)) for name, theirs in ENGINES.items()} | {
     "gravity": -10.0,
@@ -42,14 +42,14 @@ SPREAD = {
     "side_engine_height": (1.0, 8.0, 20.0),
     "side_engine_away": (1.0, 6.0, 18.0),
 }
-"""How drawn worlds differ: in what differs in github.com/WaimenMak/FRL, each by about a twelfth. It takes a
-main engine of 7.5 to hold the lander up."""
+"""How drawn worlds differ: in the parameters of github.com/WaimenMak/FRL, each by about a twelfth. The main
+engine must be at least 7.5 to hold the lander up."""
 
 
 def step_with(engines: dict[str, float]) -> Callable[..., Any]:
     """Gymnasium's `LunarLander.step` with these constants in place of its module's.
 
-    It reads them as globals, so it gets globals of its own: worlds in one process do not see each other.
+    It reads them as globals, so it gets globals of its own: worlds in one process stay independent.
     """
     constants = {ENGINES[name]: value for name, value in engines.items()}
     return FunctionType(LunarLander.step.__code__, vars(lunar_lander) | constants)
@@ -64,10 +64,10 @@ class LunarLanderWorlds(LunarLander):
         super().__init__(render_mode, continuous)
         EzPickle.__init__(self, render_mode, continuous, **world)
         self.world_params = complete_world(world, WORLD)
-        self.enter(self.world_params)
+        self.set_world(self.world_params)
 
-    def enter(self, world: dict[str, float]) -> None:
-        """Be in this world from the next episode on."""
+    def set_world(self, world: dict[str, float]) -> None:
+        """Use this world from the next episode on."""
         if not -12 < world["gravity"] < 0:
             raise ValueError(f"gravity is between -12 and 0, not {world['gravity']}")
         self.current = world
@@ -77,14 +77,14 @@ class LunarLanderWorlds(LunarLander):
         self._step = step_with({name: world[name] for name in ENGINES})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """A new episode, in the world that `options` asks for, else in the same as before."""
+        """A new episode, in the world among `options`, else in the same world as before."""
         world = requested_world(options, self.world_params)
         if world is not None:
-            self.enter(world)
+            self.set_world(world)
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any):
-        """One step, by the engines of this world."""
+        """One step with the engines of this world."""
         return self._step(self, action)
 
 

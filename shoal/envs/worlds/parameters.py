@@ -13,11 +13,11 @@ from shoal.errors import ShoalError
 from shoal.types import EnvSpec, Tree
 
 _MEMBER, _UNSEEN = 77, 78
-"""The last word of a world's seed, so that members and nobody draw from different streams."""
+"""The last number of a world's seed: worlds of learners and unseen worlds have different random streams."""
 
 
 def default_worlds(spec: EnvSpec, num: int) -> Tree:
-    """The default parameters, `num` times: (num,) per leaf.
+    """The default parameters repeated: (num,) per leaf.
 
     >>> from shoal.envs.classic import CARTPOLE
     >>> default_worlds(CARTPOLE.spec, 3).length.tolist()
@@ -29,7 +29,7 @@ def default_worlds(spec: EnvSpec, num: int) -> Tree:
 def draw_worlds(spec: EnvSpec, spread: float, members: Sequence[int], seed: int) -> Tree:
     """The worlds of these members: clip(default + scale spread N(0, 1), low, high), (len(members),) per leaf.
 
-    A member's world depends on the seed and its number, never on how many there are.
+    A member's world depends on the seed and its number, not on how many members there are.
 
     >>> from shoal.envs.classic import CARTPOLE
     >>> all_of_them = draw_worlds(CARTPOLE.spec, 0.3, range(8), seed=1)
@@ -37,21 +37,21 @@ def draw_worlds(spec: EnvSpec, spread: float, members: Sequence[int], seed: int)
     >>> bool(all_of_them.gravity[5] == one.gravity[0])
     True
     """
-    return _draw(spec, spread, [[seed, member, _MEMBER] for member in members])
+    return _draw_worlds(spec, spread, [[seed, member, _MEMBER] for member in members])
 
 
 def draw_unseen_worlds(spec: EnvSpec, spread: float, num: int, seed: int) -> Tree:
-    """Worlds from the same distribution that no member has, (num,) per leaf."""
-    return _draw(spec, spread, [[seed, index, _UNSEEN] for index in range(num)])
+    """Worlds of the same distribution that no learner trains in, (num,) per leaf."""
+    return _draw_worlds(spec, spread, [[seed, index, _UNSEEN] for index in range(num)])
 
 
-def between(worlds: Tree, num: int, seed: int) -> Tree:
-    """Worlds drawn evenly from the ranges that given ones span, (num,) per leaf.
+def draw_between(worlds: Tree, num: int, seed: int) -> Tree:
+    """Worlds drawn uniformly from the ranges of given ones, (num,) per leaf.
 
     >>> from shoal.envs.classic import CARTPOLE
     >>> ends = read_worlds(CARTPOLE.spec, [{"length": 1}, {"length": 2}], [0, 1])
-    >>> drawn_between = between(ends, 100, seed=0)
-    >>> bool(np.all((drawn_between.length >= 1) & (drawn_between.length <= 2))), set(drawn_between.mass_cart)
+    >>> worlds = draw_between(ends, 100, seed=0)
+    >>> bool(np.all((worlds.length >= 1) & (worlds.length <= 2))), set(worlds.mass_cart)
     (True, {np.float32(1.0)})
     """
     random = np.random.default_rng([seed, _UNSEEN])
@@ -59,10 +59,10 @@ def between(worlds: Tree, num: int, seed: int) -> Tree:
 
 
 def read_worlds(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
-    """The worlds of these members out of parsed parameters, (len(members),) per leaf.
+    """The worlds of these members, from parsed JSON, (len(members),) per leaf.
 
-    `data` is a list of objects, one per learner, or an object of them by number, counted from 0 or from 1,
-    with or without a name around it. Parameters that are not named keep their defaults.
+    `data` is a list of objects, one per learner, or an object of objects by number, counted from 0 or from 1;
+    it may be inside an object with one name. Parameters that are not named keep their defaults.
 
     >>> from shoal.envs.classic import CARTPOLE
     >>> data = {"cartpole_parameters": {"1": {"masscart": 4.0}, "2": {"length": 10}}}
@@ -71,8 +71,8 @@ def read_worlds(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
     ([4.0, 1.0], [0.5, 10.0])
     """
     if not _names(spec):
-        raise _nothing_physical(spec)
-    first, learners = _learners(data)
+        raise _no_parameters(spec)
+    first, learners = _numbered_learners(data)
     values = [_values(spec, one, first + index) for index, one in enumerate(learners)]
     missing = [member for member in members if not member < len(values)]
     if missing:
@@ -80,8 +80,8 @@ def read_worlds(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
             f"the parameters describe {len(values)} learner{'s' * (len(values) != 1)}, but there is none for "
             f"{missing[0] + first}; describe learners {first} to {max(members) + first}"
         )
-    rows = [type(spec.params)(**_named(spec.params) | values[member]) for member in members]
-    return jax.tree.map(lambda _, *column: np.array(column, np.float32), spec.params, *rows)
+    worlds = [type(spec.params)(**_named(spec.params) | values[member]) for member in members]
+    return jax.tree.map(lambda _, *values: np.array(values, np.float32), spec.params, *worlds)
 
 
 def describe(params: Tree, index: int) -> str:
@@ -94,9 +94,9 @@ def describe(params: Tree, index: int) -> str:
     return ", ".join(f"{name} {x[index]:.4g}" for name, x in _named(params).items() if np.any(x != x[0]))
 
 
-def _draw(spec: EnvSpec, spread: float, entropies: list[list[int]]) -> Tree:
+def _draw_worlds(spec: EnvSpec, spread: float, entropies: list[list[int]]) -> Tree:
     if not spec.spread:
-        raise _nothing_to_spread(spec) if _names(spec) else _nothing_physical(spec)
+        raise _no_spread(spec) if _names(spec) else _no_parameters(spec)
     if not 0 <= spread < np.inf:
         raise ShoalError(f"a spread of worlds is a number from 0 (all the same) up, not {spread}")
     unknown = sorted(spec.spread.keys() - _names(spec))
@@ -123,7 +123,7 @@ def _names(spec: EnvSpec) -> list[str]:
     return list(_named(spec.params))
 
 
-def _nothing_physical(spec: EnvSpec) -> ShoalError:
+def _no_parameters(spec: EnvSpec) -> ShoalError:
     backend = {"envpool": "EnvPool", "gym": "Gymnasium"}.get(spec.backend, spec.backend)
     return ShoalError(
         f"{spec.name} by {backend} has no physical parameters, so its worlds cannot differ; "
@@ -132,7 +132,7 @@ def _nothing_physical(spec: EnvSpec) -> ShoalError:
     )
 
 
-def _nothing_to_spread(spec: EnvSpec) -> ShoalError:
+def _no_spread(spec: EnvSpec) -> ShoalError:
     return ShoalError(
         f"{spec.name} by {spec.backend} does not say how its parameters may differ; "
         f"fill {'its `world_spread`' if spec.backend == 'gym' else '`EnvSpec.spread`'}, "
@@ -140,15 +140,15 @@ def _nothing_to_spread(spec: EnvSpec) -> ShoalError:
     )
 
 
-def _learners(data: Any) -> tuple[int, list[Any]]:
-    """The number of the first learner, and what is said of each."""
+def _numbered_learners(data: Any) -> tuple[int, list[Any]]:
+    """The number of the first learner, and the parameters of each."""
     if isinstance(data, dict) and len(data) == 1 and not str(next(iter(data))).isdecimal():
-        (data,) = data.values()  # a name around the learners
+        (data,) = data.values()  # an object with one name around the learners
     if isinstance(data, list):
         return 0, data
     if not isinstance(data, dict):
         raise ShoalError(
-            f"worlds' parameters are an object of learners or a list, not {_kind(data)}; "
+            f"worlds' parameters are an object of learners or a list, not {_json_type(data)}; "
             'write {"0": {"gravity": 9.8}, "1": ...}'
         )
     data = {str(key): one for key, one in data.items()}
@@ -167,16 +167,16 @@ def _learners(data: Any) -> tuple[int, list[Any]]:
 
 
 def _values(spec: EnvSpec, one: Any, number: int) -> dict[str, float]:
-    """What is said of one learner, by our names."""
+    """The parameters of one learner, by our names."""
     if not isinstance(one, dict):
         raise ShoalError(
-            f"learner {number}: parameters are an object, not {_kind(one)}; "
+            f"learner {number}: parameters are an object, not {_json_type(one)}; "
             f'write {{"{_names(spec)[0]}": {next(iter(_named(spec.params).values()))}}}'
         )
-    known = {_plain(name): name for name in _names(spec)}
+    known = {_normalised(name): name for name in _names(spec)}
     found: dict[str, float] = {}
     for written, value in one.items():
-        name = known.get(_plain(written))
+        name = known.get(_normalised(written))
         if name is None:
             raise ShoalError(
                 f"learner {number}: no parameter {written!r}; {spec.name} has {', '.join(_names(spec))}"
@@ -189,7 +189,7 @@ def _values(spec: EnvSpec, one: Any, number: int) -> dict[str, float]:
     return found
 
 
-def _plain(name: str) -> str:
+def _normalised(name: str) -> str:
     """masscart, mass_cart and MassCart are one name."""
     return name.lower().replace("_", "")
 
@@ -200,7 +200,7 @@ def _is_number(value: Any) -> bool:
     return number and abs(value) <= float(np.finfo(np.float32).max)
 
 
-def _kind(value: Any) -> str:
+def _json_type(value: Any) -> str:
     """What JSON calls it."""
     kinds = {dict: "an object", list: "a list", str: "a text"}
     return kinds.get(type(value)) or json.dumps(value)

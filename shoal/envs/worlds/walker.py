@@ -1,14 +1,14 @@
-"""shoal/BipedalObstacles-v0: BipedalWalker on ground whose obstacles are chosen, learner by learner.
+"""shoal/BipedalObstacles-v0: BipedalWalker with obstacles that each learner's world chooses.
 
-The obstacles are those of BipedalWalkerHardcore, in its sizes. What comes after a stretch of grass is drawn
-by the weights `stump`, `stairs`, `pit` and `grass` (no obstacle this time); all 0 is grass everywhere.
-The first comes where the start ends, after 20 steps. `frequency` 1 is that of BipedalWalkerHardcore, 5 to 9
-steps of grass before the next; 2 has half the grass, 0 no obstacles. With `change_every` n the mix becomes
-another after every n episodes:
+The obstacles are those of BipedalWalkerHardcore, in its sizes. What follows some grass is drawn by the
+weights `stump`, `stairs`, `pit` and `grass` (no obstacle this time); if all are 0, there is only grass. The
+first obstacle is after the 20 steps of the start. `frequency` 1 is that of BipedalWalkerHardcore, with 5 to 9
+steps of grass before the next obstacle; 2 has half the grass, 0 no obstacles. With `change_every` n the mix
+changes after every n episodes:
 
     mix ~ Dirichlet(stump, stairs, pit, grass)
 
-so that weights of 1 make any mix as likely as any other, and a weight of 0 never comes.
+so with weights of 1 all mixes are equally likely, and a weight of 0 stays 0.
 
 >>> import gymnasium, shoal.envs.worlds.walker
 >>> env = gymnasium.make("shoal/BipedalObstacles-v0", stairs=0, pit=0)
@@ -55,14 +55,14 @@ WHITE, GREY = (255, 255, 255), (153, 153, 153)
 
 
 class Obstacle(NamedTuple):
-    """In steps of the terrain, from the ground where it begins."""
+    """An obstacle, in steps of the terrain, relative to the ground where it begins."""
 
     ground: list[float]  # the height at each step
     blocks: list[tuple[float, float, float, float]]  # left, bottom, right, top
 
 
 class Terrain(NamedTuple):
-    """What is under the walker's feet."""
+    """The ground of an episode."""
 
     heights: list[float]  # of the ground, one per step
     blocks: list[tuple[float, float, float, float]]  # left, bottom, right, top
@@ -76,7 +76,7 @@ def stump(random: np.random.Generator) -> Obstacle:
 
 
 def stairs(random: np.random.Generator) -> Obstacle:
-    """3 or 4 stairs, up or down, one step high and four wide, on a ramp that stays behind."""
+    """3 or 4 stairs, up or down, one step high and four wide, on a ramp."""
     way, num = int(random.choice([-1, 1])), int(random.integers(3, 5))
     ramp = [way * (step - way) / STAIR_WIDTH for step in range(1, STAIR_WIDTH * num)]
     tops = [(STAIR_WIDTH * stair, way * stair) for stair in range(num)]
@@ -97,26 +97,26 @@ OBSTACLES: dict[str, Callable[[np.random.Generator], Obstacle]] = {
 }
 
 
-def lay_out(random: np.random.Generator, mix: dict[str, float], frequency: float) -> Terrain:
+def make_terrain(random: np.random.Generator, mix: dict[str, float], frequency: float) -> Terrain:
     """Grass, an obstacle, grass, an obstacle, until the terrain ends.
 
-    Without obstacles it draws what BipedalWalker draws, so the same seed gives the same ground.
+    Without obstacles it draws the same random numbers as BipedalWalker: the same seed gives the same ground.
     """
     terrain = Terrain([], [], [])
     velocity, length = 0.0, TERRAIN_STARTPAD
     while (left := TERRAIN_LENGTH - len(terrain.heights)) > 0:
-        velocity = grow(random, terrain.heights, velocity, min(length, left))
+        velocity = add_grass(random, terrain.heights, velocity, min(length, left))
         if length > left:
             break
-        length = stretch(random, frequency)
-        kind = choose(random, mix) if frequency else "grass"
+        length = grass_length(random, frequency)
+        kind = draw_kind(random, mix) if frequency else "grass"
         if kind != "grass":
-            place(terrain, kind, OBSTACLES[kind](random))
+            add_obstacle(terrain, kind, OBSTACLES[kind](random))
     return terrain._replace(heights=terrain.heights[:TERRAIN_LENGTH])
 
 
-def grow(random: np.random.Generator, heights: list[float], velocity: float, length: int) -> float:
-    """Add `length` steps of uneven grass to `heights`, the first of them level; returns the last slope.
+def add_grass(random: np.random.Generator, heights: list[float], velocity: float, length: int) -> float:
+    """Add `length` steps of uneven grass to `heights`, the first one level; returns the last slope.
 
     velocity <- 0.8 velocity + 0.01 sign(TERRAIN_HEIGHT - y) + U(-1, 1) / SCALE, y <- y + velocity
     """
@@ -131,14 +131,14 @@ def grow(random: np.random.Generator, heights: list[float], velocity: float, len
     return velocity
 
 
-def stretch(random: np.random.Generator, frequency: float) -> int:
-    """How many steps of grass there are before the next draw of an obstacle."""
+def grass_length(random: np.random.Generator, frequency: float) -> int:
+    """The steps of grass before the next obstacle is drawn."""
     length = int(random.integers(TERRAIN_GRASS // 2, TERRAIN_GRASS))
     return min(TERRAIN_LENGTH, max(1, round(length / frequency))) if frequency else length
 
 
-def choose(random: np.random.Generator, mix: dict[str, float]) -> str:
-    """One kind by its weight; nothing is drawn where there is no choice."""
+def draw_kind(random: np.random.Generator, mix: dict[str, float]) -> str:
+    """A kind of obstacle by the weights; no random number is used where there is only one."""
     kinds = [kind for kind, weight in mix.items() if weight > 0] or ["grass"]
     if len(kinds) == 1:
         return kinds[0]
@@ -146,8 +146,8 @@ def choose(random: np.random.Generator, mix: dict[str, float]) -> str:
     return kinds[random.choice(len(kinds), p=weights / weights.sum())]
 
 
-def place(terrain: Terrain, kind: str, obstacle: Obstacle) -> None:
-    """Put an obstacle where the terrain ends so far."""
+def add_obstacle(terrain: Terrain, kind: str, obstacle: Obstacle) -> None:
+    """Add an obstacle at the end of the terrain so far."""
     start, y = len(terrain.heights), terrain.heights[-1]
     terrain.obstacles.append((kind, start))
     terrain.heights.extend(y + height * TERRAIN_STEP for height in obstacle.ground)
@@ -157,38 +157,38 @@ def place(terrain: Terrain, kind: str, obstacle: Obstacle) -> None:
 
 
 class BipedalObstacles(BipedalWalker):
-    """BipedalWalker among the obstacles of its world; keyword arguments change the default world."""
+    """BipedalWalker with the obstacles of its world; keyword arguments change the default world."""
 
     world_spread = SPREAD
 
     def __init__(self, render_mode: str | None = None, **world: float):
         super().__init__(render_mode)
         EzPickle.__init__(self, render_mode, **world)
-        self.world_params = checked(complete_world(world, WORLD))
-        self.enter(self.world_params)
+        self.world_params = check_world(complete_world(world, WORLD))
+        self.set_world(self.world_params)
 
-    def enter(self, world: dict[str, float]) -> None:
-        """Be in this world, before its first episode."""
+    def set_world(self, world: dict[str, float]) -> None:
+        """Use this world, before its first episode."""
         self.current = world
         self.mix = {kind: world[kind] for kind in KINDS}
         self.num_episodes = 0
         self.obstacles: list[tuple[str, int]] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """A new episode. Another world, or a seed, begins the changes of the mix anew."""
+        """A new episode. Another world, or a seed, restarts the changes of the mix."""
         world = requested_world(options, self.world_params) or self.current
         if seed is not None or world != self.current:
-            self.enter(checked(world))
+            self.set_world(check_world(world))
         self._destroy()
-        self.world = Box2D.b2World()  # one that has been used remembers: a seed would not repeat its episode
+        self.world = Box2D.b2World()  # a used one keeps state, so a seed would not repeat its episode
         return super().reset(seed=seed, options=options)
 
     def _generate_terrain(self, hardcore: bool) -> None:
         change_every = self.current["change_every"]
         if change_every and self.num_episodes and self.num_episodes % change_every == 0:
-            self.mix = redrawn(self.np_random, self.current)
+            self.mix = draw_mix(self.np_random, self.current)
         self.num_episodes += 1
-        terrain = lay_out(self.np_random, self.mix, self.current["frequency"])
+        terrain = make_terrain(self.np_random, self.mix, self.current["frequency"])
         self.obstacles = terrain.obstacles
         self.terrain_x = [step * TERRAIN_STEP for step in range(TERRAIN_LENGTH)]
         self.terrain_y = terrain.heights
@@ -197,7 +197,7 @@ class BipedalObstacles(BipedalWalker):
         self.terrain_poly = [([a, b, (b[0], 0), (a[0], 0)], EARTH) for a, b in edges]
         blocks = [self._solid(*block) for block in terrain.blocks]
         lines = [self._line(a, b, DARK_GRASS if i % 2 else GRASS) for i, (a, b) in enumerate(edges)]
-        self.terrain = [*reversed(lines), *reversed(blocks)]  # drawn in this order
+        self.terrain = [*reversed(lines), *reversed(blocks)]  # rendered in this order
 
     def _solid(self, left: float, bottom: float, right: float, top: float) -> Any:
         self.fd_polygon.shape.vertices = [(left, top), (right, top), (right, bottom), (left, bottom)]
@@ -212,8 +212,8 @@ class BipedalObstacles(BipedalWalker):
         return body
 
 
-def checked(world: dict[str, float]) -> dict[str, float]:
-    """The same world, if there can be one like it."""
+def check_world(world: dict[str, float]) -> dict[str, float]:
+    """The same world; raises where a value is out of range."""
     for name, value in world.items():
         if not 0 <= value < np.inf:
             raise ValueError(f"{name} is a number from 0 up, not {value}")
@@ -222,7 +222,7 @@ def checked(world: dict[str, float]) -> dict[str, float]:
     return world
 
 
-def redrawn(random: np.random.Generator, world: dict[str, float]) -> dict[str, float]:
+def draw_mix(random: np.random.Generator, world: dict[str, float]) -> dict[str, float]:
     """mix ~ Dirichlet(weights), over the kinds that have one."""
     kinds = [kind for kind in KINDS if world[kind] > 0]
     shares = random.dirichlet([world[kind] for kind in kinds]) if kinds else []

@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 
 from shoal.exchanges.topology import GRAPHS, complete, ring
-from shoal.runs.plots import PALETTE, draw_graph
+from shoal.runs.plots.figure import PALETTE
+from shoal.runs.plots.graph import plot_graph
 
 
 def pixels(path):
@@ -39,7 +40,7 @@ def between(picture):
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_graph_is_drawn(tmp_path, name, n):
     path = tmp_path / "new folder" / "graph.png"
-    assert draw_graph(GRAPHS[name](n), path) == path
+    assert plot_graph(GRAPHS[name](n), path) == path
     picture = pixels(path)
     assert discs(picture).sum() > 500
     assert between(picture).any() == (n > 1)
@@ -48,24 +49,24 @@ def test_every_graph_is_drawn(tmp_path, name, n):
 
 
 def test_no_links_no_lines(tmp_path):
-    assert not between(pixels(draw_graph(np.zeros((5, 5)), tmp_path / "graph.png"))).any()
+    assert not between(pixels(plot_graph(np.zeros((5, 5)), tmp_path / "graph.png"))).any()
 
 
 def test_more_links_more_ink(tmp_path):
-    few, many = (pixels(draw_graph(graph, tmp_path / "graph.png")) for graph in (ring(9), complete(9)))
+    few, many = (pixels(plot_graph(graph, tmp_path / "graph.png")) for graph in (ring(9), complete(9)))
     assert between(many).sum() > 2 * between(few).sum()
 
 
 def test_the_diagonal_is_not_drawn_and_the_matrix_is_not_touched(tmp_path):
     matrix = ring(6) + 50 * np.eye(6, dtype=np.float32)
-    with_diagonal = pixels(draw_graph(matrix, tmp_path / "a.png"))
-    np.testing.assert_array_equal(with_diagonal, pixels(draw_graph(ring(6), tmp_path / "b.png")))
+    with_diagonal = pixels(plot_graph(matrix, tmp_path / "a.png"))
+    np.testing.assert_array_equal(with_diagonal, pixels(plot_graph(ring(6), tmp_path / "b.png")))
     assert (matrix.diagonal() == 50).all()
 
 
 def test_only_the_proportions_of_the_weights_count(tmp_path):
-    once = pixels(draw_graph(ring(6), tmp_path / "a.png"))
-    np.testing.assert_array_equal(once, pixels(draw_graph(100 * ring(6), tmp_path / "b.png")))
+    once = pixels(plot_graph(ring(6), tmp_path / "a.png"))
+    np.testing.assert_array_equal(once, pixels(plot_graph(100 * ring(6), tmp_path / "b.png")))
 
 
 def thickness(picture):
@@ -75,7 +76,7 @@ def thickness(picture):
 
 
 def test_a_link_alike_both_ways_has_no_head(tmp_path):
-    line = thickness(pixels(draw_graph(ring(2), tmp_path / "graph.png")))
+    line = thickness(pixels(plot_graph(ring(2), tmp_path / "graph.png")))
     assert np.ptp(line) == 0
     assert line[0] > 3
 
@@ -85,14 +86,14 @@ def test_an_arrow_points_to_the_one_who_listens(tmp_path, listener):
     """Learner 0 stands on the left, so the head is there when it listens to learner 1."""
     matrix = np.zeros((2, 2))
     matrix[listener, 1 - listener] = 1
-    columns = between(pixels(draw_graph(matrix, tmp_path / "graph.png"))).sum(axis=0)
+    columns = between(pixels(plot_graph(matrix, tmp_path / "graph.png"))).sum(axis=0)
     assert columns.max() > 2 * np.median(columns[columns > 0])
     assert (columns.argmax() < len(columns) / 2) == (listener == 0)
 
 
 def test_unequal_ways_are_two_arrows_of_unequal_width(tmp_path):
     """The two bend apart: in the middle column, a thin line and a thick one."""
-    picture = pixels(draw_graph(np.array([[0.0, 1.0], [3.0, 0.0]]), tmp_path / "graph.png"))
+    picture = pixels(plot_graph(np.array([[0.0, 1.0], [3.0, 0.0]]), tmp_path / "graph.png"))
     height, width = picture.shape[:2]
     middle = ink(picture)[height // 4 : height * 3 // 4, width // 2]
     steps = np.diff(middle.astype(int))
@@ -103,5 +104,5 @@ def test_unequal_ways_are_two_arrows_of_unequal_width(tmp_path):
 
 def test_small_weights_are_drawn_like_large_ones(tmp_path):
     below = np.tril(np.ones((4, 4)), -1)
-    large = pixels(draw_graph(below, tmp_path / "a.png"))
-    np.testing.assert_array_equal(large, pixels(draw_graph(1e-12 * below, tmp_path / "b.png")))
+    large = pixels(plot_graph(below, tmp_path / "a.png"))
+    np.testing.assert_array_equal(large, pixels(plot_graph(1e-12 * below, tmp_path / "b.png")))

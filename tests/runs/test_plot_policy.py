@@ -17,7 +17,7 @@ from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.runs.config import from_settings, read_settings, write_config
 from shoal.runs.learners import choose_learners, load_learners
-from shoal.runs.portrait import CELLS, over_plane, portrait, view_of
+from shoal.runs.plots.policy import CELLS, evaluate_plane, find_view, plot_policy
 from shoal.runs.presets import preset
 from shoal.runs.session import open_session, run_session
 from shoal.training.episode import episode, trajectory
@@ -54,7 +54,7 @@ def untrained(folder: Path, env: str, **settings) -> Path:
 def test_a_view_fits_its_environment(name):
     """What `observe` makes is an observation, and `locate` finds the point it was made of."""
     view, spec = VIEWS[name], BUILTIN[name].spec
-    assert view_of(spec) is view
+    assert find_view(spec) is view
     assert len(view.choices) == (spec.action.num if isinstance(spec.action, Discrete) else 0)
     points = np.random.default_rng(0).uniform(*zip(*(axis[1:3] for axis in view.axes), strict=True), (9, 2))
     for x, y in points:
@@ -66,14 +66,14 @@ def test_a_view_fits_its_environment(name):
 
 def test_an_environment_with_other_observations_has_no_view():
     spec = BUILTIN["Pendulum-v1"].spec
-    assert view_of(replace(spec, observation=Box((4,)))) is None
-    assert view_of(replace(spec, name="Another-v0")) is None
+    assert find_view(replace(spec, observation=Box((4,)))) is None
+    assert find_view(replace(spec, name="Another-v0")) is None
 
 
 def test_maps_are_what_the_networks_say(pendulum):
     opened = load_learners(pendulum)
     state = trees.take(choose_learners(opened, "best")[1], 0)
-    maps = over_plane(VIEWS["Pendulum-v1"], opened.recipe.spec, opened.learner, state)
+    maps = evaluate_plane(VIEWS["Pendulum-v1"], opened.recipe.spec, opened.learner, state)
     scale = np.sqrt(state.statistics.returns.m2 / state.statistics.returns.count)
     for row, column in ((0, 0), (CELLS - 1, 3), (CELLS // 2, 40)):
         angle, speed = np.linspace(-np.pi, np.pi, CELLS)[column], np.linspace(-8, 8, CELLS)[row]
@@ -115,13 +115,13 @@ def assert_drawn(paths: list[Path], *names: str) -> None:
 @pytest.mark.slow
 def test_figures_of_every_kind_of_learner(tmp_path, env, algo):
     run = untrained(tmp_path / "run", env, algo=algo)
-    assert_drawn(portrait(run, tmp_path / "out"), "trajectory.png", "state_space.png")
+    assert_drawn(plot_policy(run, tmp_path / "out"), "trajectory.png", "state_space.png")
 
 
 @pytest.mark.slow
 def test_of_a_learner_with_memory_there_is_the_episode_alone(tmp_path):
     run = untrained(tmp_path / "run", "CartPole-v1", memory="lstm", memory_size=4)
-    assert_drawn(portrait(run, tmp_path / "out"), "trajectory.png")
+    assert_drawn(plot_policy(run, tmp_path / "out"), "trajectory.png")
 
 
 def test_plot_draws_the_best_learner_unless_told_not_to(pendulum, tmp_path, capsys):
@@ -135,18 +135,18 @@ def test_plot_draws_the_best_learner_unless_told_not_to(pendulum, tmp_path, caps
 def test_an_environment_without_a_view_has_its_trajectory_alone(tmp_path):
     shoal.register("Viewless-v0", BUILTIN["MountainCar-v0"])
     run = untrained(tmp_path / "run", "Viewless-v0")
-    assert_drawn(portrait(run, tmp_path / "out"), "trajectory.png")
+    assert_drawn(plot_policy(run, tmp_path / "out"), "trajectory.png")
 
 
 def test_nothing_is_drawn_of_what_is_not_there(tmp_path, pendulum):
-    assert portrait(tmp_path, tmp_path / "out") == []
+    assert plot_policy(tmp_path, tmp_path / "out") == []
     (tmp_path / "config.yaml").write_text((pendulum / "config.yaml").read_text())
     with warnings.catch_warnings(action="error"):
-        assert portrait(tmp_path, tmp_path / "out") == []
+        assert plot_policy(tmp_path, tmp_path / "out") == []
     settings = (pendulum / "config.yaml").read_text().replace("Pendulum-v1", "nowhere:Pendulum-v1")
     (tmp_path / "config.yaml").write_text(settings)
-    with pytest.warns(RuntimeWarning, match="no episode of .* is drawn: nowhere"):
-        assert portrait(tmp_path, tmp_path / "out") == []
+    with pytest.warns(RuntimeWarning, match="no episode of .* is plotted: nowhere"):
+        assert plot_policy(tmp_path, tmp_path / "out") == []
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

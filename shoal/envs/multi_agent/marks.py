@@ -1,4 +1,4 @@
-"""Pictures of worlds on a plane: marks of a shape, a size and a colour, drawn one over the other."""
+"""Pictures of environments on a plane: marks of a shape, a size and a colour, one over the other."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,11 +11,8 @@ WHITE, BLACK, PALE, GREY = (255, 255, 255), (30, 30, 35), (236, 236, 230), (150,
 RED, ORANGE, YELLOW = (205, 60, 55), (235, 140, 45), (240, 200, 70)
 GREEN, TEAL, BLUE = (80, 160, 80), (60, 160, 160), (65, 105, 200)
 VIOLET, LILAC = (130, 90, 180), (180, 170, 205)
-TEAM = (BLUE, RED, GREEN, VIOLET, ORANGE, TEAL)
-"""A colour for each agent, over again where there are more."""
-
 _FINE = 3
-"""So many points along each side of a pixel decide how much of it a mark covers."""
+"""How many points along each side of a pixel decide how much of it a mark covers."""
 
 _DIGITS = {
     digit: np.array([list(line) for line in lines.split()]) == "#"
@@ -45,15 +42,15 @@ class Mark(NamedTuple):
     size: float = 1.0
     """From edge to edge."""
     turn: float = 0.0
-    """Quarter turns clockwise; an arrow that is not turned points up."""
+    """Quarter turns clockwise; an arrow points up without any."""
 
 
-def draw(
+def paint(
     rows: float, cols: float, marks: Iterable[Mark], cell: int = 32, ground: Colour = PALE
 ) -> np.ndarray:
-    """The picture (rows * cell, cols * cell, 3) uint8 of these marks, the last on top.
+    """The picture (rows * cell, cols * cell, 3) uint8 of these marks, the last one on top.
 
-    >>> picture = draw(2, 3, [Mark(0, 1, "square", RED)], cell=8)
+    >>> picture = paint(2, 3, [Mark(0, 1, "square", RED)], cell=8)
     >>> picture.shape, picture[4, 12].tolist() == list(RED), picture[12, 12].tolist() == list(PALE)
     ((16, 24, 3), True, True)
     """
@@ -63,13 +60,18 @@ def draw(
     return np.round(picture).astype(np.uint8)
 
 
-def cells(rows: int, cols: int, colour: Colour = WHITE, size: float = 0.95) -> list[Mark]:
-    """The cells of a board; where they leave room between them the ground shows, as lines."""
-    return [Mark(row, col, "square", colour, size) for row in range(rows) for col in range(cols)]
+def colour_of(agent: int) -> Colour:
+    """An agent's colour; from the seventh on they repeat."""
+    return (BLUE, RED, GREEN, VIOLET, ORANGE, TEAL)[agent % 6]
+
+
+def grid(rows: int, cols: int) -> list[Mark]:
+    """The cells of a board; the ground shows as lines between them."""
+    return [Mark(row, col, "square", WHITE, 0.95) for row in range(rows) for col in range(cols)]
 
 
 def _paint(picture: np.ndarray, mark: Mark, cell: int) -> None:
-    """Lay the mark over the pixels around it, in proportion to how much of each it covers."""
+    """Blend the mark into the pixels around it, by how much of each it covers."""
     ys, top = _points(mark.row, mark.size, cell, picture.shape[0])
     xs, left = _points(mark.col, mark.size, cell, picture.shape[1])
     angle = mark.turn * np.pi / 2
@@ -82,7 +84,7 @@ def _paint(picture: np.ndarray, mark: Mark, cell: int) -> None:
 
 
 def _points(centre: float, size: float, cell: int, pixels: int) -> tuple[np.ndarray, int]:
-    """The points of the pixels around a mark, -1 to 1 from edge to edge of it, and the first pixel."""
+    """The points of the pixels around a mark, from -1 to 1 over its size, and the first pixel."""
     middle, reach = (centre + 0.5) * cell, size * cell * 0.75
     first, last = max(int(middle - reach), 0), min(int(middle + reach) + 1, pixels)
     points = first + (np.arange(max(last - first, 0) * _FINE) + 0.5) / _FINE
@@ -90,7 +92,7 @@ def _points(centre: float, size: float, cell: int, pixels: int) -> tuple[np.ndar
 
 
 def _inside(shape: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Which points are in the shape that reaches from -1 to 1."""
+    """Which points are in the shape, which spans -1 to 1."""
     match shape:
         case "square":
             return (abs(y) <= 1) & (abs(x) <= 1)
