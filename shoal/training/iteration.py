@@ -119,16 +119,17 @@ def init_state(parts: Parts) -> TrainState:
 def advance(parts: Parts, state: TrainState, count: Array) -> tuple[TrainState, Progress]:
     """Train for `count` iterations; `count` is data, so one program serves a run of any length."""
     layout = shardings(parts.mesh, (state_spec(parts), BY_LEARNER))
+    once = jax.jit(partial(iterate, parts), inline=True)  # traced once, for its shapes and for the loop
 
     def body(_, carry):
         state, before = carry
-        state, progress = iterate(parts, state)
+        state, progress = once(state)
         total = before.valid_steps + progress.valid_steps
         progress = Progress(progress.metrics, total, before.bad_rewards | progress.bad_rewards)
         # Progress is gathered from the processes after the loop, not at every iteration.
         return jax.lax.with_sharding_constraint((state, progress), layout)
 
-    _, shapes = jax.eval_shape(partial(iterate, parts), state)
+    _, shapes = jax.eval_shape(once, state)
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.fori_loop(0, count, body, (state, zero))
 

@@ -230,7 +230,7 @@ def test_compiled_and_plain_steps_agree(name):
     state = state._replace(over=np.arange(N) == 1, steps=np.int32([0, 9, 9, 1000]))
     compiled = jax.jit(env.step)(state, action, chance)
     with jax.disable_jit():
-        plain = env.step(state, action, noise)
+        plain = env.step(state, action, chance)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), compiled, plain)
 
 

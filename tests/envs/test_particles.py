@@ -97,8 +97,8 @@ def test_the_shared_reward_by_hand():
     """Agents 0 and 1 overlap; each landmark lies 0.5 below an agent: 3 (1.5 + 1) + 2 collisions in all."""
     position = np.float32([[0.0, 0.5], [0.2, 0.5], [-1.0, 0.5]])
     state = Particles(position, 0 * position, position - np.float32([[0.0, 0.5]]))
-    take = lambda name: jax.jit(TEAMS[name].step)(
-        jax.random.key(0), state, np.zeros(3, np.int32), TEAMS[name].spec.params
+    take = lambda name: jax.jit(ENVIRONMENTS[name].step)(
+        jax.random.key(0), state, np.zeros(3, np.int32), ENVIRONMENTS[name].spec.params
     )
     after, reward, _ = take("simple_spread_shared_v3")
     np.testing.assert_allclose(reward, [-9.5 / 3] * 3, rtol=1e-6)
@@ -144,7 +144,7 @@ def test_either_landmark_is_the_goal_of_the_adversary():
 
 @pytest.mark.parametrize("name", [f"{world}_v3" for world in WORLDS])
 def test_pictures_keep_their_size_when_someone_is_far_out(name):
-    env = TEAMS[name]
+    env = ENVIRONMENTS[name]
     state = jax.device_get(jax.jit(env.reset)(jax.random.key(0), env.spec.params))
     far = state._replace(position=state.position + 3)
     near, wide = env.render(state, env.spec.params), env.render(far, env.spec.params)

@@ -224,7 +224,7 @@ def test_clipped_rewards_keep_their_raw_score():
     zeros, flags = np.zeros(2, np.float32), np.zeros(2, bool)
     told = {"reward": zeros + 7, "terminated": zeros}
     raw = (np.zeros((2, 4, 84, 84), np.uint8), zeros + 1, flags, flags, told)
-    step = jax.jit(partial(adapter._time_step, described))(raw, over=np.array([False, True]))
+    step = jax.jit(partial(time_step, described))(raw, over=np.array([False, True]))
     assert step.reward.tolist() == [1.0, 0.0]
     assert step.info["raw_reward"].tolist() == [7.0, 0.0]
 
@@ -233,7 +233,7 @@ def test_a_game_that_ends_on_its_last_frame_is_terminated():
     described = adapter._adapter("Breakout-v5", {})
     no, yes, one = np.zeros(1, bool), np.ones(1, bool), np.ones(1, np.float32)
     raw = (np.zeros((1, 4, 84, 84), np.uint8), one, no, yes, {"reward": one, "terminated": one})
-    step = jax.jit(partial(adapter._time_step, described))(raw, over=no)
+    step = jax.jit(partial(time_step, described))(raw, over=no)
     assert step.terminated.item()
     assert step.info["episode_over"].item()
 

@@ -201,7 +201,7 @@ def test_a_plan_solves_it():
 
 
 def test_a_shut_door_and_a_taken_cell_stop_one_and_who_is_first_is_chance():
-    env = TEAMS["pressureplate-linear-4p-v0"]
+    env = ENVIRONMENTS["pressureplate-linear-4p-v0"]
     state = np.int32([[7, 13], [6, 12], [2, 8], [4, 12]])  # door 0 is open, door 1 is not
     step = jax.jit(jax.vmap(env.step, in_axes=(0, None, None, None)))
     up, left, right, stay = 0, 2, 3, 4
@@ -233,7 +233,7 @@ def test_an_episode_begins_in_any_order_and_lasts_500_steps():
 
 
 def test_its_picture_shows_the_open_door():
-    env = TEAMS["pressureplate-linear-4p-v0"]
+    env = ENVIRONMENTS["pressureplate-linear-4p-v0"]
     start = np.array(FOUR.starts, np.int32)
     through = np.concatenate([np.int32([[7, 13]]), start[1:]])
     shut, opened = env.render(start, ()), env.render(through, ())

@@ -73,8 +73,8 @@ def test_pictures_are_stacked_by_channel_parts_by_name_and_masks_not_at_all():
     }
     assert stacked["vector"].low.tolist() == [-1, -2, -1, -2]
     draw = lambda k: {name: np.full((3, *box.shape), k, box.dtype) for name, box in space.items()}
-    append = jax.jit(lambda old, new, over: appended(repeated(old, 2), new, over, 2))
-    frames = jax.device_get(append(draw(0), draw(1), np.array([False, True, False])))
+    stack = jax.jit(lambda old, new, over: append(fill(old, 2), new, over, 2))
+    frames = jax.device_get(stack(draw(0), draw(1), np.array([False, True, False])))
     assert {name: x.shape[1:] for name, x in frames.items()} == {n: box.shape for n, box in stacked.items()}
     assert frames["colour"][0, 0, 0].tolist() == [0, 0, 0, 1, 1, 1]
     assert frames["grey"][:, 0, 0].tolist() == [[0, 1], [1, 1], [0, 1]]
