@@ -202,9 +202,9 @@ def test_an_episode_is_watched_in_the_world_asked_for():
     recipe = gym_recipe("test/Hill-v0", {})
     learner = shoal.ppo(shoal.PPOConfig(), recipe.spec, LearnerContext(1))
     cohort = jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 1))
-    frames = [
-        frame for frame, _ in episode(recipe, learner, cohort, params={"slope": np.float32(1), "colour": 42})
-    ]
+    world = {"slope": np.float32(1), "colour": 42}
+    steps = episode(recipe, learner, cohort, params=world, pictures=True)
+    frames = [step.picture for step in steps]
     assert len(frames) == LENGTH + 1
     assert all((frame == 42).all() for frame in frames)
 

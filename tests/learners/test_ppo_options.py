@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
-from shoal.envs.probes import counter
 from shoal.errors import ShoalError
 from shoal.learners import ppo, targets
 from shoal.learners.epochs import weigh
@@ -25,6 +24,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, Rollout
 from tests.learners.lab import random_ends
+from tests.probes import counter
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
@@ -23,12 +22,13 @@ from shoal.ops.distributions import distribution_for
 from shoal.runs.session import open_session, run_session
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
-from shoal.training.episode import trajectory
+from shoal.training.episode import episode, trajectory
 from shoal.training.evaluate import greedy, play_episodes
 from shoal.training.loop import train
 from shoal.training.program import make_trainer
 from shoal.training.rollout import collect, reset_envs
 from shoal.types import Box, Discrete, EnvSpec, Rollout
+from tests import probes
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
@@ -365,8 +365,8 @@ def test_evaluation_and_play_remember():
     assert np.all(returns == 1.0)
     assert set(lengths.ravel()) == {149, 150}
     for seed in range(3):
-        episode = trajectory(recipe, learner, trees.take(cohort, np.array([0])), seed)
-        assert episode.reward.sum() == 1.0
+        played = trajectory(episode(recipe, learner, trees.take(cohort, np.array([0])), seed))
+        assert played.reward.sum() == 1.0
 
 
 # Whole runs
