@@ -20,9 +20,9 @@ for report in shoal.train(config):
 returns = np.array(returns)
 
 recipe = shoal.make("CartPole-v1")
-learner = shoal.ppo(config.algo, recipe.spec, config.num_iterations)
+learner = shoal.ppo(config.algo, recipe.spec)
 best = trees.take(report.state.cohort, np.array([int(returns[-1].argmax())]))
-frame = [picture for picture, _ in episode(recipe, learner, best, max_steps=60)][-1]
+frame = list(episode(recipe, learner, best, max_steps=60, pictures=True))[-1].picture
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), width_ratios=[1.25, 1])
 left.plot(steps, returns, color="#0072B2", linewidth=0.8, alpha=0.5)

@@ -53,7 +53,3 @@ def usage() -> str:
 def _complain(message: str) -> int:
     print(f"shoal: {message}", file=sys.stderr)
     return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -128,16 +128,16 @@ def load_best(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
     return _load_first(folder, reversed(_ranked(committed)), like)
 
 
-def prune(folder: Path, keep: int = KEEP) -> None:
-    """Removes all but the newest `keep` checkpoints and the best one, and files left by crashes.
+def prune(folder: Path) -> None:
+    """Removes all but the newest KEEP checkpoints and the best one, and files left by crashes.
 
-    Damaged checkpoints do not count; those older than the newest `keep` are removed.
+    Damaged checkpoints do not count; those older than the newest KEEP are removed.
     """
     saved = _saved(folder)
     committed = _committed(saved)
     if not committed:
         return
-    newest = list(committed)[-keep:]
+    newest = list(committed)[-KEEP:]
     kept = {*newest, *_ranked(committed)[-1:]}
     with disk_errors("remove old checkpoints in", Path(folder)):
         for data in saved[: saved.index(newest[0])]:

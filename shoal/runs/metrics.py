@@ -29,20 +29,6 @@ LEADING = ("step", "learner", "seconds")
 MANY_LEARNERS = 32
 """With more learners, TensorBoard gets mean, min and max instead of every learner."""
 
-SUMMARY_KEYS = (
-    "env",
-    "algo",
-    "learners",
-    "steps",
-    "seconds",
-    "steps_per_second",
-    "steps_per_second_compiled",
-    "return_mean",
-    "best_return",
-    "best_learner",
-)
-"""The first keys of every summary.json."""
-
 
 class MetricsWriter:
     """Appends reports to `metrics.csv` and to a TensorBoard event file, both in the run's folder.
@@ -157,15 +143,8 @@ def read_summary(folder: Path) -> dict:
 
 def write_summary(folder: Path, summary: Mapping) -> Path:
     """Writes summary.json atomically; arrays become lists and NaN becomes null."""
-    missing = [key for key in SUMMARY_KEYS if key not in summary]
-    if missing:
-        raise ValueError(f"the summary lacks {', '.join(missing)}")
-    ordered = {
-        key: summary[key] for key in (*SUMMARY_KEYS, *(key for key in summary if key not in SUMMARY_KEYS))
-    }
-    return write_text(
-        Path(folder) / "summary.json", json.dumps(_plain(ordered), indent=2, allow_nan=False) + "\n"
-    )
+    text = json.dumps(_plain(summary), indent=2, allow_nan=False)
+    return write_text(Path(folder) / "summary.json", f"{text}\n")
 
 
 def _plain(value):

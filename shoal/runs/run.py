@@ -143,8 +143,11 @@ class Run:
         trained = load_learners(self.folder, checkpoint)
         name, cohort = choose_learner(trained, learner)
         world = own_world(trained, name)
-        moments = list(episode(trained.recipe, trained.learner, cohort, seed, steps, world, sampled))
-        return Played(name, [frame for frame, _ in moments], sum(reward for _, reward in moments))
+        played = episode(
+            trained.recipe, trained.learner, cohort, seed, steps, world, sampled=sampled, pictures=True
+        )
+        rewards, frames = zip(*((step.reward, step.picture) for step in played), strict=True)
+        return Played(name, list(frames), sum(rewards))
 
     def video(
         self, path: Path | str | None = None, learner: int | str = "best", *, fps: int = 30, **how

@@ -200,7 +200,6 @@ def finish_session(session: Session, report: Report) -> Finished:
     best = best_learner(scores)
     summary = {
         "env": config.env,
-        "backend": session.trainer.parts.recipe.spec.backend,
         "algo": to_settings(config)["algo"],
         "learners": config.learners,
         "steps": report.step,
@@ -209,6 +208,7 @@ def finish_session(session: Session, report: Report) -> Finished:
         "return_mean": scores,
         "best_return": scores[best],
         "best_learner": best,
+        "backend": session.trainer.parts.recipe.spec.backend,
         "interrupted": interrupted,
     }
     if session.profile:

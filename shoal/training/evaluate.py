@@ -222,9 +222,7 @@ def _evaluations(
 
 
 def _begin(env: Env, keys: Array, params: Tree | None) -> tuple[EnvStates, FirstEpisodes]:
-    given = env.spec.params if params is None else params
-    params = jax.tree.map(lambda x: jnp.full(keys.shape, x, jnp.float32), given)
-    envs = reset_envs(env, keys, params)
+    envs = reset_envs(env, keys, fill_params(env.spec, params, keys.shape))
     zero = jnp.zeros_like(envs.episodes.running_return)
     return envs, FirstEpisodes(jnp.zeros(keys.shape, bool), zero, jnp.zeros(keys.shape, jnp.int32))
 
@@ -267,6 +265,12 @@ def _play(
 def _select(worlds: Tree, index: np.ndarray) -> Tree:
     """The worlds at these indices, in the shape of `index`."""
     return jax.tree.map(lambda x: np.asarray(x)[index], worlds)
+
+
+def fill_params(spec: EnvSpec, params: Tree | None, shape: tuple[int, ...]) -> Tree:
+    """Parameters of this shape per leaf; the default ones where `params` is None."""
+    given = spec.params if params is None else params
+    return jax.tree.map(lambda x: jnp.full(shape, x, jnp.float32), given)
 
 
 def check_params(spec: EnvSpec, params: Tree | None, shape: tuple[int, ...]) -> None:

@@ -25,19 +25,17 @@ class Profile:
     """
 
     def __init__(self):
-        self.report_seconds = dict.fromkeys(STAGES, 0.0)
-        self.total_seconds = dict.fromkeys(STAGES, 0.0)
-        self.report_iterations = self.total_iterations = 0
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self.iterations = 0
+        self.reported = (self.seconds.copy(), 0)
 
     def count_iteration(self) -> None:
         """Count an iteration."""
-        self.report_iterations += 1
-        self.total_iterations += 1
+        self.iterations += 1
 
     def add(self, stage: str, seconds: float) -> None:
         """Add the time of a stage."""
-        self.report_seconds[stage] += seconds
-        self.total_seconds[stage] += seconds
+        self.seconds[stage] += seconds
 
     def time(self, stage: str, function: Callable, *arguments: Any) -> Any:
         """Call a stage, wait for its result and add its time."""
@@ -48,14 +46,13 @@ class Profile:
 
     def pop_report(self) -> dict[str, float]:
         """Metrics: seconds per iteration since the last call. Logging counts in the report after it."""
-        iterations = max(self.report_iterations, 1)
-        seconds = {f"seconds/{stage}": x / iterations for stage, x in self.report_seconds.items()}
-        self.report_seconds, self.report_iterations = dict.fromkeys(STAGES, 0.0), 0
-        return seconds
+        (before, iterations), self.reported = self.reported, (self.seconds.copy(), self.iterations)
+        count = max(self.iterations - iterations, 1)
+        return {f"seconds/{stage}": (x - before[stage]) / count for stage, x in self.seconds.items()}
 
     def table(self) -> dict[str, float]:
         """Seconds per iteration since the start."""
-        return {stage: x / max(self.total_iterations, 1) for stage, x in self.total_seconds.items()}
+        return {stage: x / max(self.iterations, 1) for stage, x in self.seconds.items()}
 
 
 def profiled(stages: Stages, state: TrainState, profile: Profile) -> Callable:

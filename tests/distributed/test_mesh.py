@@ -237,7 +237,7 @@ def test_a_profile_times_the_parts_and_changes_nothing():
     reports = list(progress_reports(trainer, trainer.init(), profile))
     expected, _ = advanced("2x1", 6)
     assert_close(reports[-1].state.cohort.params, expected.cohort.params)
-    assert profile.total_iterations == 6
+    assert profile.iterations == 6
     for part in ("rollout", "optimisation", "exchange"):
         seconds = [report.metrics[f"seconds/{part}"] for report in reports if report.due]
         assert np.all(np.array(seconds) > 0)

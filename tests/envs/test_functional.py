@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
-from shoal.envs.probes import continuous_target, counter, ending_counter, observation_choice
 from shoal.errors import ShoalError
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
+from tests.probes import continuous_target, counter, ending_counter, observation_choice
 
 N = 3
 

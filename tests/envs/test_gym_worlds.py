@@ -203,9 +203,8 @@ def test_an_episode_is_watched_in_the_world_asked_for():
     recipe = gym_recipe("test/Hill-v0", {})
     learner = shoal.ppo(shoal.PPOConfig(), recipe.spec, LearnerContext(1))
     cohort = made_up(learner, 1)
-    frames = [
-        frame for frame, _ in episode(recipe, learner, cohort, params={"slope": np.float32(1), "colour": 42})
-    ]
+    world = {"slope": np.float32(1), "colour": 42}
+    frames = [step.picture for step in episode(recipe, learner, cohort, params=world, pictures=True)]
     assert len(frames) == LENGTH + 1
     assert all((frame == 42).all() for frame in frames)
 

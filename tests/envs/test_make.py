@@ -10,9 +10,9 @@ import pytest
 from shoal.envs.adapters import builtin
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.adapters.suite import Suite, UnknownOptions
-from shoal.envs.probes import counter
 from shoal.envs.registry import SUITES, list_environments, make, register
 from shoal.errors import ShoalError
+from tests.probes import counter
 
 without = {
     package: lambda name, find=importlib.util.find_spec, package=package: (
@@ -110,7 +110,7 @@ def test_an_environment_of_ones_own(registry):
 def test_a_module_in_the_current_folder_is_imported_first(registry, tmp_path, monkeypatch):
     (tmp_path / "my_worlds.py").write_text(
         "import gymnasium, shoal\n"
-        "from shoal.envs.probes import counter\n"
+        "from tests.probes import counter\n"
         "shoal.register('Ours-v0', counter(limit=3))\n"
         "gymnasium.register('Theirs-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv')\n"
     )

@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +11,10 @@ import pytest
 
 from shoal.envs.classic import BUILTIN, CARTPOLE, PENDULUM
 from shoal.envs.classic.pendulum import PendulumState
-from shoal.envs.probes import counter
 from shoal.envs.worlds import parameters
 from shoal.errors import ShoalError
 from shoal.types import Box, Discrete, EnvSpec
+from tests.probes import counter
 
 CART = CARTPOLE.spec
 POOL = EnvSpec("CartPole-v1", "envpool", Box((4,)), Discrete(2))
@@ -329,17 +328,3 @@ def test_worlds_cannot_be_given_where_nothing_is_physical():
     assert "counter by jax has no physical parameters" in message(
         parameters.read_worlds, counter().spec, [{}], [0]
     )
-
-
-class Slope(NamedTuple):
-    steepness: float = 0.25
-    weight: float = 1.0
-
-
-def test_a_world_is_described_by_what_differs():
-    params = parameters.read_worlds(CART, [{"gravity": 9.8, "masscart": 4}, {"length": 0.123456}], [0, 1])
-    assert parameters.describe(params, 0) == "mass_cart 4, length 0.5"
-    assert parameters.describe(params, 1) == "mass_cart 1, length 0.1235"
-    assert parameters.describe(Slope(np.float32([0.00025, 0.1]), np.ones(2)), 0) == "steepness 0.00025"
-    assert parameters.describe(parameters.default_worlds(CART, 2), 0) == ""
-    assert parameters.describe((), 0) == ""

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
-from shoal.envs.probes import masked_choice
 from shoal.learners import dqn, ppo
 from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig
@@ -19,6 +18,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import PeerTargets
 from tests.learners.lab import plainly
+from tests.probes import masked_choice
 
 RECIPE = from_jax(masked_choice())
 PPO = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, hidden=(8,), learning_rate=0.02, norm_obs=True)

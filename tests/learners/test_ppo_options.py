@@ -11,7 +11,6 @@ import pytest
 
 from shoal.distributed.mesh import DATA
 from shoal.envs.adapters.jax_env import from_jax
-from shoal.envs.probes import counter
 from shoal.errors import ShoalError
 from shoal.learners import ppo, ppo_batch
 from shoal.learners.epochs import normalise_minibatch
@@ -27,6 +26,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, Rollout
 from tests.learners.lab import random_ends
+from tests.probes import counter
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 

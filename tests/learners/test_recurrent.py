@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
@@ -24,12 +23,13 @@ from shoal.ops.distributions import distribution_for
 from shoal.runs.session import open_session, run_session
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
-from shoal.training.episode import trajectory
+from shoal.training.episode import episode, trajectory
 from shoal.training.evaluate import greedy, play_episodes
 from shoal.training.loop import train
 from shoal.training.program import make_trainer
 from shoal.training.rollout import collect, reset_envs
 from shoal.types import Box, Discrete, EnvSpec, Rollout
+from tests import probes
 from tests.learners.lab import plainly
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
@@ -434,9 +434,9 @@ def test_evaluation_and_play_keep_the_carry():
     returns, lengths = play_episodes(recipe, learner, cohort, episodes=8)
     assert np.all(returns == 1.0)
     assert set(lengths.ravel()) == {149, 150}
-    episode = trajectory(recipe, learner, jax.tree.map(lambda x: x[:1], cohort), seed=0)
-    assert episode.reward.sum() == 1.0
-    assert episode.action[-1] == 1  # who has forgotten takes 0
+    played = trajectory(episode(recipe, learner, jax.tree.map(lambda x: x[:1], cohort), 0))
+    assert played.reward.sum() == 1.0
+    assert played.action[-1] == 1  # who has forgotten takes 0
 
 
 # Whole runs

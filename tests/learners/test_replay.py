@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners import replay
 from shoal.learners.replay import Transition
 from shoal.ops import trees
 from shoal.training import rollout as collection
 from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Rollout
+from tests import probes
 from tests.learners.lab import twice
 
 KEY = jax.random.key(0)

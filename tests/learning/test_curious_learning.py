@@ -5,12 +5,12 @@ Of 64 learners with curiosity 95 % scored 1, of 64 without it 17 %.
 
 import pytest
 
-from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.ppo import PPOConfig
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train
+from tests import probes
 
 pytestmark = pytest.mark.slow
 

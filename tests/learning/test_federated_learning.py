@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.ppo import PPOConfig
@@ -14,6 +13,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.evaluate import distances
 from shoal.training.loop import progress_reports, train
 from shoal.training.program import make_trainer
+from tests import probes
 
 pytestmark = pytest.mark.slow
 

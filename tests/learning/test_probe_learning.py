@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.ppo import PPOConfig
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train
+from tests import probes
 
 pytestmark = pytest.mark.slow
 

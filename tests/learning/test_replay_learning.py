@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.sac import SACConfig
@@ -19,6 +18,7 @@ from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import train
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
+from tests import probes
 
 pytestmark = pytest.mark.slow
 

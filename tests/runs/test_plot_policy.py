@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -94,10 +95,11 @@ def test_td3_expects_what_its_first_critic_says():
 def test_the_trajectory_is_the_episode_that_is_played(pendulum):
     opened = load_learners(pendulum)
     cohort = choose_learners(opened, "best")[1]
-    played = trajectory(opened.recipe, opened.learner, cohort, seed=5, max_steps=20)
+    play = partial(episode, opened.recipe, opened.learner, cohort, seed=5, max_steps=20)
+    played = trajectory(play())
     assert played.obs.shape == (21, 3)
     assert played.action.shape == (20, 1)
-    rewards = [reward for _, reward in episode(opened.recipe, opened.learner, cohort, seed=5, max_steps=20)]
+    rewards = [step.reward for step in play(pictures=True)]
     np.testing.assert_array_equal(played.reward, rewards[1:])
     cos, _, speed = played.obs[0]
     cost = np.arccos(cos) ** 2 + 0.1 * speed**2 + 0.001 * np.clip(played.action[0, 0], -2, 2) ** 2

@@ -9,7 +9,7 @@ from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.runs.learners import choose_learner, load_learners
 from shoal.runs.policy import Policy, clip_action
-from shoal.training.episode import trajectory
+from shoal.training.episode import episode, trajectory
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
 PPO = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "update_epochs": 1, "hidden": (4,), "steps": 64}
@@ -43,7 +43,7 @@ def played(request, tmp_path_factory):
     run = shoal.run(env, folder=tmp_path_factory.mktemp(request.param), **settings)
     trained = load_learners(run.folder)
     _, cohort = choose_learner(trained, "best")
-    return run, trajectory(trained.recipe, trained.learner, cohort, seed=5, max_steps=40)
+    return run, trajectory(episode(trained.recipe, trained.learner, cohort, seed=5, max_steps=40))
 
 
 def newest_frame(run, obs):

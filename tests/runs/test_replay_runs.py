@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from shoal.envs.adapters.jax_env import from_jax
-from shoal.envs.probes import continuous_target
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.exploration import PRIORS
 from shoal.exchanges.mixing import average
@@ -24,6 +23,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.evaluate import play_episodes
 from shoal.training.loop import train
 from shoal.training.program import make_trainer
+from tests.probes import continuous_target
 
 jax.devices()  # two of them, before a trainer divides the cores its own way
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.worlds import parameters
 from shoal.errors import ShoalError
@@ -33,6 +32,7 @@ from shoal.training.evaluate import (
 )
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, LearnerState
+from tests import probes
 
 PPO = PPOConfig(num_envs=2, hidden=(4,), norm_obs=True)
 ENV = probes.continuous_target()
@@ -172,9 +172,9 @@ def test_a_saved_and_loaded_cohort_acts_the_same(tmp_path):
 def test_an_episode_to_watch_ends_with_its_episode():
     picture = lambda state, params: np.full((2, 2, 3), state, np.uint8)
     recipe = from_jax(probes.ending_counter(3)._replace(render=picture))
-    frames = list(episode(recipe, *still_learner(recipe.spec)))
-    assert [frame[0, 0, 0] for frame, _ in frames] == [0, 1, 2, 3]
-    assert [reward for _, reward in frames] == [0, 1, 1, 1]
+    steps = list(episode(recipe, *still_learner(recipe.spec), pictures=True))
+    assert [step.picture[0, 0, 0] for step in steps] == [0, 1, 2, 3]
+    assert [step.reward for step in steps] == [0, 1, 1, 1]
 
 
 def paying_for_second():
@@ -200,9 +200,10 @@ def test_sampled_actions_are_the_policy_s_own():
     np.testing.assert_allclose(shares, [[1 / 8, 3 / 8, 3 / 8, 1 / 8]] * 2, atol=0.15)
     assert np.any(drawn[0] != drawn[1])
     one = jax.tree.map(lambda x: x[:1], cohort)
-    totals = {sum(pay for _, pay in episode(recipe, learner, one, seed, sampled=True)) for seed in range(12)}
+    play = lambda **how: sum(step.reward for step in episode(recipe, learner, one, **how))
+    totals = {play(seed=seed, sampled=True) for seed in range(12)}
     assert {1.0, 2.0} <= totals
-    assert sum(pay for _, pay in episode(recipe, learner, one)) == 0
+    assert play() == 0
 
 
 def test_the_summary_of_a_learner():
@@ -350,9 +351,9 @@ def test_all_worlds_are_visited_from_the_same_starts():
 def test_an_episode_to_watch_may_be_in_another_world():
     learner, cohort = still_learner(PRIZES.spec)
     for params, prize in [(None, 7), (Prizes(prize=4.0), 4), (trees.take(prizes([3, 9]), 1), 9)]:
-        frames = list(episode(PRIZES, learner, cohort, params=params))
-        assert [reward for _, reward in frames] == [0, prize / 2, prize / 2]
-        assert frames[0][0][0, 0, 0] == prize
+        steps = list(episode(PRIZES, learner, cohort, params=params, pictures=True))
+        assert [step.reward for step in steps] == [0, prize / 2, prize / 2]
+        assert steps[0].picture[0, 0, 0] == prize
 
 
 def test_distances_between_all_pairs():

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs import probes
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners import ppo
 from shoal.learners.context import LearnerContext
 from shoal.training import rollout as collection
 from shoal.training.scores import score_metrics
 from shoal.types import Box, EnvSpec, JaxEnv
+from tests import probes
 
 L, E = 2, 3
 GAMMA = 0.9

@@ -20,10 +20,10 @@ def register(name: str, env: JaxEnv) -> None:
     For the command line, register it in a module and write `module:Name`.
 
     >>> import shoal
-    >>> from shoal.envs.probes import counter
-    >>> register("Counting-v0", counter(limit=3))
-    >>> shoal.make("Counting-v0").spec.max_episode_steps
-    3
+    >>> from shoal.envs.classic import CARTPOLE
+    >>> register("HeavyCart-v0", CARTPOLE._replace(spec=replace(CARTPOLE.spec, max_episode_steps=200)))
+    >>> shoal.make("HeavyCart-v0").spec.max_episode_steps
+    200
     """
     if name in BUILTIN or multi_agent.find(name):
         raise ShoalError(f"{name} is built in; register your environment by another name")

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from shoal.envs.adapters.host import HostAdapter, host_augmentation, host_env, one_line_errors
-from shoal.envs.adapters.suite import Suite, UnknownOptions
+from shoal.envs.adapters.suite import Suite, option_errors
 from shoal.envs.worlds.gymnasium import declared_worlds, register_ours
 from shoal.errors import ShoalError
 from shoal.types import Env, EnvRecipe, EnvSpec
@@ -114,13 +114,8 @@ def _make(
 
     registry = import_gymnasium()
     options = options | ({"render_mode": "rgb_array"} if rendering else {})
-    with one_line_errors(name):
-        try:
-            return make_envs(registry.spec(name), options, seeds, wraps)
-        except TypeError as error:
-            if not options or "unexpected keyword" not in str(error):
-                raise
-            raise UnknownOptions(f"gym:{name} does not take these options: {error}") from error
+    with one_line_errors(name), option_errors(f"gym:{name}", options):
+        return make_envs(registry.spec(name), options, seeds, wraps)
 
 
 def _recipe(name: str, options: dict[str, Any]) -> EnvRecipe:

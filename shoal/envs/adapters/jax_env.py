@@ -19,7 +19,6 @@ from shoal.types import (
     EnvRecipe,
     JaxEnv,
     MultiDiscrete,
-    ObservationSpace,
     TimeStep,
     Tree,
 )
@@ -49,8 +48,14 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
     The first time step, from `reset`, is like any reset step: reward 0 and `valid` False, because no action
     led to it.
 
-    >>> from shoal.envs.probes import counter
-    >>> env = from_jax(counter(limit=2)).build(np.zeros((1, 3), np.uint32), False)
+    >>> from shoal import EnvSpec
+    >>> count = JaxEnv(
+    ...     spec=EnvSpec("Count-v0", "jax", Box((1,)), Discrete(2), max_episode_steps=2),
+    ...     reset=lambda key, params: jnp.float32(0),
+    ...     step=lambda key, state, action, params: (state + 1, jnp.float32(1), jnp.bool_(False)),
+    ...     observe=lambda state, params: state[None],
+    ... )
+    >>> env = from_jax(count).build(np.zeros((1, 3), np.uint32), False)
     >>> keys = jax.random.split(jax.random.key(0), 3)
     >>> state, first = env.reset(keys, ())
     >>> noise = env.draw(keys, state, 2)  # two steps of three environments
@@ -113,16 +118,12 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
 
 def _augmentation(env: JaxEnv, augment: Callable[[Tree], Tree]) -> Augmentation:
     """`augment` for a batch of observations; raises where it does not return observations."""
-    boxes = _boxes(env.spec.observation)
+    boxes = jax.tree.map(lambda box: jax.ShapeDtypeStruct(box.shape, box.dtype), env.spec.observation)
     found = jax.eval_shape(augment, boxes)
     copies = min((x.shape[0] for x in jax.tree.leaves(found) if x.shape), default=0)
     expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct((copies, *x.shape), x.dtype), boxes)
     _require_same(f"{env.spec.name}: `augment` must return observations", expected, found)
     return Augmentation(copies, jax.vmap(augment))
-
-
-def _boxes(observation: ObservationSpace) -> Tree:
-    return jax.tree.map(lambda box: jax.ShapeDtypeStruct(box.shape, box.dtype), observation)
 
 
 def _time_step(obs: Tree, reward: Array, terminated: Array, truncated: Array, valid: Array) -> TimeStep:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shoal.envs.adapters.host import HostAdapter, Step, host_env, one_line_errors, stack_observations
-from shoal.envs.adapters.suite import Suite, UnknownOptions
+from shoal.envs.adapters.suite import Suite, option_errors
 from shoal.errors import ShoalError
 from shoal.imports import import_user_module
 from shoal.ops.masks import ACTION_MASK
@@ -80,13 +80,8 @@ def pettingzoo_recipe(module: ModuleType, options: dict[str, Any]) -> EnvRecipe:
 
 
 def _make(module: ModuleType, name: str, options: dict[str, Any]) -> Any:
-    with one_line_errors(name):
-        try:
-            return module.parallel_env(**options)
-        except TypeError as error:
-            if "unexpected keyword" not in str(error):
-                raise
-            raise UnknownOptions(f"{name} does not take these options: {error}") from error
+    with one_line_errors(name), option_errors(name, options):
+        return module.parallel_env(**options)
 
 
 def _team(env: Any, name: str, settings: Settings) -> Team:

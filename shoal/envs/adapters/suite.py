@@ -1,6 +1,7 @@
 """What an environment suite offers: the contract between an adapter and the registry of environments."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from shoal.errors import ShoalError
@@ -11,9 +12,15 @@ class UnknownOptions(ShoalError):
     """An implementation of an environment does not have the options it was given."""
 
 
-def always(name: str) -> bool:
-    """True for every name."""
-    return True
+@contextmanager
+def option_errors(name: str, options: dict[str, Any]) -> Iterator[None]:
+    """Turn Python's error about unknown keyword arguments into `UnknownOptions`."""
+    try:
+        yield
+    except TypeError as error:
+        if not options or "unexpected keyword" not in str(error):
+            raise
+        raise UnknownOptions(f"{name} does not take these options: {error}") from error
 
 
 class Suite(NamedTuple):
@@ -28,7 +35,7 @@ class Suite(NamedTuple):
     recipe: Callable[[str, dict[str, Any]], EnvRecipe]
     names: Callable[[], Collection[str]]
     knows: Callable[[str], bool] | None = None
-    needs_prefix: Callable[[str], bool] = always
+    needs_prefix: Callable[[str], bool] = lambda name: True
     library: str | None = None
     """The module that must be installed, if any; pip calls the package the same."""
 

@@ -1,5 +1,6 @@
 """CartPole-v1, CartPoleContinuous-v0 and CartPoleNoVel-v1: balance a pole on a cart."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -92,42 +93,19 @@ SPREAD = {
 """How drawn worlds differ: the ranges of github.com/WaimenMak/FRL, with gravity above 0."""
 
 _BOUND = np.array([4.8, np.inf, 24 * np.pi / 180, np.inf], np.float32)
-_OBSERVATION = Box((4,), -_BOUND, _BOUND)
 
 CARTPOLE = JaxEnv(
-    EnvSpec("CartPole-v1", "jax", _OBSERVATION, Discrete(2), 500, CartPoleParams(), SPREAD),
+    EnvSpec("CartPole-v1", "jax", Box((4,), -_BOUND, _BOUND), Discrete(2), 500, CartPoleParams(), SPREAD),
     reset,
     step,
     observe,
     render,
 )
-CARTPOLE_NO_VELOCITY = JaxEnv(
-    EnvSpec(
-        "CartPoleNoVel-v1",
-        "jax",
-        Box((2,), -_BOUND[[0, 2]], _BOUND[[0, 2]]),
-        Discrete(2),
-        500,
-        CartPoleParams(),
-        SPREAD,
-    ),
-    reset,
-    step,
-    observe_positions,
-    render,
+_POSITIONS = Box((2,), -_BOUND[[0, 2]], _BOUND[[0, 2]])
+CARTPOLE_NO_VELOCITY = CARTPOLE._replace(
+    spec=replace(CARTPOLE.spec, name="CartPoleNoVel-v1", observation=_POSITIONS), observe=observe_positions
 )
-CARTPOLE_CONTINUOUS = JaxEnv(
-    EnvSpec(
-        "CartPoleContinuous-v0",
-        "jax",
-        _OBSERVATION,
-        Box((1,), -1.0, 1.0),
-        500,
-        CartPoleParams(force=30.0),  # as in github.com/WaimenMak/FRL
-        SPREAD,
-    ),
-    reset,
-    step_continuous,
-    observe,
-    render,
+_CONTINUOUS = {"action": Box((1,), -1.0, 1.0), "params": CartPoleParams(force=30.0)}  # as in WaimenMak/FRL
+CARTPOLE_CONTINUOUS = CARTPOLE._replace(
+    spec=replace(CARTPOLE.spec, name="CartPoleContinuous-v0", **_CONTINUOUS), step=step_continuous
 )

@@ -94,18 +94,6 @@ MOUNTAIN_CAR = JaxEnv(
     observe,
     render,
 )
-MOUNTAIN_CAR_CONTINUOUS = JaxEnv(
-    EnvSpec(
-        "MountainCarContinuous-v0",
-        "jax",
-        _OBSERVATION,
-        Box((1,), -1.0, 1.0),
-        999,
-        MountainCarParams(force=0.0015, goal_position=0.45),
-        SPREAD_CONTINUOUS,
-    ),
-    reset,
-    step_continuous,
-    observe,
-    render,
-)
+_PUSHES, _PARAMS = Box((1,), -1.0, 1.0), MountainCarParams(force=0.0015, goal_position=0.45)
+_SPEC = EnvSpec("MountainCarContinuous-v0", "jax", _OBSERVATION, _PUSHES, 999, _PARAMS, SPREAD_CONTINUOUS)
+MOUNTAIN_CAR_CONTINUOUS = MOUNTAIN_CAR._replace(spec=_SPEC, step=step_continuous)

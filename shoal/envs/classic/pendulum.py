@@ -1,5 +1,6 @@
 """Pendulum-v1, PendulumSparse-v1 and PendulumNoVel-v1: swing a rod up, with a motor too weak to lift it."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -94,23 +95,13 @@ SPREAD = {"gravity": (1.0, 0.1, np.inf), "mass": (1.0, 0.2, 5.0), "length": (1.0
 """How drawn worlds differ: the ranges of github.com/WaimenMak/FRL, with gravity above 0."""
 
 _BOUND = np.array([1.0, 1.0, 8.0], np.float32)
-_TORQUE = Box((1,), -2.0, 2.0)
-_SPACES = Box((3,), -_BOUND, _BOUND), _TORQUE
+_SPACES = Box((3,), -_BOUND, _BOUND), Box((1,), -2.0, 2.0)
 
 PENDULUM = JaxEnv(
     EnvSpec("Pendulum-v1", "jax", *_SPACES, 200, PendulumParams(), SPREAD), reset, step, observe, render
 )
-PENDULUM_SPARSE = JaxEnv(
-    EnvSpec("PendulumSparse-v1", "jax", *_SPACES, 200, PendulumParams(), SPREAD),
-    reset,
-    step_sparse,
-    observe,
-    render,
-)
-PENDULUM_NO_VELOCITY = JaxEnv(
-    EnvSpec("PendulumNoVel-v1", "jax", Box((2,), -1.0, 1.0), _TORQUE, 200, PendulumParams(), SPREAD),
-    reset,
-    step,
-    observe_angle,
-    render,
+PENDULUM_SPARSE = PENDULUM._replace(spec=replace(PENDULUM.spec, name="PendulumSparse-v1"), step=step_sparse)
+PENDULUM_NO_VELOCITY = PENDULUM._replace(
+    spec=replace(PENDULUM.spec, name="PendulumNoVel-v1", observation=Box((2,), -1.0, 1.0)),
+    observe=observe_angle,
 )

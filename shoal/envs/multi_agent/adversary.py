@@ -11,19 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from shoal.envs.multi_agent import particles
 from shoal.envs.multi_agent.marks import BLUE, GREEN, GREY, RED
-from shoal.envs.multi_agent.particles import (
-    Particles,
-    Scenario,
-    environments,
-    move,
-    norm,
-    paint_discs,
-    push,
-    scatter,
-    seen,
-    seen_others,
-)
+from shoal.envs.multi_agent.particles import Particles
 
 
 class AdversaryParams(NamedTuple):
@@ -38,7 +28,7 @@ class AdversaryParams(NamedTuple):
 def reset(key: Array, params: AdversaryParams) -> Particles:
     """The goal is one of the landmarks."""
     key_positions, key_goal = jax.random.split(key)
-    state = scatter(key_positions, 3, 2, params.landmark_range)
+    state = particles.scatter(key_positions, 3, 2, params.landmark_range)
     return state._replace(goal=state.landmarks[jax.random.randint(key_goal, (1,), 0, 2)])
 
 
@@ -46,8 +36,8 @@ def step(
     key: Array, state: Particles, action: Array, params: AdversaryParams
 ) -> tuple[Particles, Array, Array]:
     """With d_i = |x_i - goal|: r_0 = -d_0, and for the good agents r = d_0 - min(d_1, d_2)."""
-    state = move(state, params.acceleration * push(action), jnp.inf, params)
-    far = norm(state.position - state.goal)  # (3,)
+    state = particles.move(state, params.acceleration * particles.push(action), jnp.inf, params)
+    far = particles.norm(state.position - state.goal)  # (3,)
     good = far[0] - jnp.minimum(far[1], far[2])
     return state, jnp.stack([-far[0], good, good]), jnp.bool_(False)
 
@@ -55,7 +45,8 @@ def step(
 def observe(state: Particles, params: AdversaryParams) -> Array:
     """[goal, landmarks, others] for the good; [landmarks, others, 0, 0] for the adversary."""
     position = state.position
-    common = jnp.concatenate([seen(position, state.landmarks), seen_others(position)], axis=1)
+    landmarks, others = particles.seen(position, state.landmarks), particles.seen_others(position)
+    common = jnp.concatenate([landmarks, others], axis=1)
     adversary = jnp.concatenate([common[:1], jnp.zeros((1, 2))], axis=1)
     good = jnp.concatenate([state.goal - position[1:], common[1:]], axis=1)
     return jnp.concatenate([adversary, good])  # (3, 10)
@@ -64,15 +55,13 @@ def observe(state: Particles, params: AdversaryParams) -> Array:
 def render(state: Particles, params: AdversaryParams) -> np.ndarray:
     """A red adversary and blue agents; the goal is green."""
     is_goal = np.all(np.asarray(state.landmarks) == np.asarray(state.goal), axis=1)
-    positions = np.concatenate([state.position, state.landmarks])
     colours = [RED, BLUE, BLUE] + [GREEN if goal else GREY for goal in is_goal]
-    return paint_discs(positions, [0.15] * 3 + [0.08] * 2, colours)
+    return particles.paint_discs(state, [0.15] * 3 + [0.08] * 2, colours)
 
 
 SPREAD = {"damping": (0.2, 0.05, 0.75), "acceleration": (2.0, 1.0, 10.0)}
 """How drawn worlds differ: in damping, and in the agents' strength."""
 
-SIMPLE_ADVERSARY = environments(
-    "simple_adversary_v3",
-    Scenario(reset, step, observe, render, 10, AdversaryParams(), SPREAD, agents=3, teams=(0, 1, 1)),
+SIMPLE_ADVERSARY = particles.environments(
+    "simple_adversary_v3", (reset, step, observe, render), 10, AdversaryParams(), SPREAD, 3, (0, 1, 1)
 )

@@ -5,6 +5,7 @@ for Mixed Cooperative-Competitive Environments", 2017. The scenarios are `spread
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -34,42 +35,34 @@ class Particles(NamedTuple):
     goal: Any = ()  # (1, 2) the position of the landmark that is the goal, if any
 
 
-class Scenario(NamedTuple):
-    """What differs between particle environments."""
+def environments(
+    name: str,
+    functions: tuple[Callable, Callable, Callable, Callable],
+    size: int,
+    params: Any,
+    spread: dict[str, tuple[float, float, float]],
+    agents: int,
+    teams: tuple[int, ...] = (),
+) -> tuple[JaxEnv, JaxEnv]:
+    """The environment with five actions, and with pushes of any strength, `..._continuous_v3`.
 
-    reset: Callable[[Array, Any], Particles]
-    step: Callable[[Array, Particles, Array, Any], tuple[Particles, Array, Array]]
-    observe: Callable[[Particles, Any], Array]
-    render: Callable[[Particles, Any], np.ndarray]
-    observation: int  # the size of an agent's
-    params: Any
-    spread: dict[str, tuple[float, float, float]]
-    agents: int
-    teams: tuple[int, ...] = ()
-
-
-def environments(name: str, scenario: Scenario) -> tuple[JaxEnv, JaxEnv]:
-    """The scenario with five actions, and with pushes of any strength, `..._continuous_v3`."""
-    stem, version = name.rsplit("_", 1)
-    actions = {name: Discrete(5), f"{stem}_continuous_{version}": Box((5,), 0.0, 1.0)}
-    first, second = (_environment(each, scenario, action) for each, action in actions.items())
-    return first, second
-
-
-def _environment(name: str, scenario: Scenario, action: Discrete | Box) -> JaxEnv:
+    `functions` are reset, step, observe and render; `size` is that of an agent's observation.
+    """
     spec = EnvSpec(
         name=name,
         backend="jax",
-        observation=Box((scenario.observation,)),
-        action=action,
+        observation=Box((size,)),
+        action=Discrete(5),
         max_episode_steps=EPISODE,
-        params=scenario.params,
-        spread=scenario.spread,
-        agents=scenario.agents,
-        teams=scenario.teams,
+        params=params,
+        spread=spread,
+        agents=agents,
+        teams=teams,
         shortest=EPISODE,
     )
-    return JaxEnv(spec, scenario.reset, scenario.step, scenario.observe, scenario.render)
+    stem, version = name.rsplit("_", 1)
+    continuous = replace(spec, name=f"{stem}_continuous_{version}", action=Box((5,), 0.0, 1.0))
+    return JaxEnv(spec, *functions), JaxEnv(continuous, *functions)
 
 
 def scatter(key: Array, num_agents: int, num_landmarks: int, landmark_range: float) -> Particles:
@@ -133,23 +126,17 @@ def seen(position: Array, points: Array) -> Array:
 
 def seen_others(position: Array) -> Array:
     """The other agents relative to each agent, in their order: (A, 2) -> (A, 2 (A - 1))."""
-    others = position[_others(len(position))]  # (A, A - 1, 2)
+    num = len(position)
+    numbers = np.array([[j for j in range(num) if j != i] for i in range(num)])
+    others = position[numbers]  # (A, A - 1, 2)
     return (others - position[:, None]).reshape(len(position), -1)
 
 
-def _others(num: int) -> np.ndarray:
-    """Of each agent, the numbers of the others.
-
-    >>> _others(3).tolist()
-    [[1, 2], [0, 2], [0, 1]]
-    """
-    return np.array([[j for j in range(num) if j != i] for i in range(num)])
-
-
 def paint_discs(
-    positions: np.ndarray, sizes: Sequence[float] | np.ndarray, colours: Sequence[Colour]
+    state: Particles, sizes: Sequence[float] | np.ndarray, colours: Sequence[Colour]
 ) -> np.ndarray:
-    """Discs of these radii, the last one on top; the view is [-1.3, 1.3]^2, or wider."""
+    """Agents and landmarks as discs of these radii, the last one on top, on [-1.3, 1.3]^2 or wider."""
+    positions = np.concatenate([state.position, state.landmarks])
     reach = max(1.3, float(np.max(np.abs(positions) + np.reshape(sizes, (-1, 1)))))
     unit = _WIDTH / (2 * reach)
     discs = [

@@ -11,20 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from shoal.envs.multi_agent import particles
 from shoal.envs.multi_agent.marks import BLUE, GREY
-from shoal.envs.multi_agent.particles import (
-    Particles,
-    Scenario,
-    contact,
-    distances,
-    environments,
-    move,
-    paint_discs,
-    push,
-    scatter,
-    seen,
-    seen_others,
-)
+from shoal.envs.multi_agent.particles import Particles
 
 
 class SpreadParams(NamedTuple):
@@ -42,7 +31,7 @@ class SpreadParams(NamedTuple):
 
 def reset(key: Array, params: SpreadParams) -> Particles:
     """Three agents, three landmarks."""
-    return scatter(key, 3, 3, params.landmark_range)
+    return particles.scatter(key, 3, 3, params.landmark_range)
 
 
 def step(key: Array, state: Particles, action: Array, params: SpreadParams) -> tuple[Particles, Array, Array]:
@@ -69,36 +58,39 @@ def step_shared(
 def advance(state: Particles, action: Array, params: SpreadParams) -> Particles:
     """Agents collide with each other; landmarks do not collide."""
     sizes = jnp.full(3, params.size)
-    force = params.acceleration * push(action) + contact(state.position, state.position, sizes, params)
-    return move(state, force, jnp.inf, params)
+    pushes = params.acceleration * particles.push(action)
+    force = pushes + particles.contact(state.position, state.position, sizes, params)
+    return particles.move(state, force, jnp.inf, params)
 
 
 def far_and_collisions(state: Particles, params: SpreadParams) -> tuple[Array, Array]:
     """The sum of the landmarks' distances to the nearest agent (); how many others each touches (3,)."""
-    far = jnp.sum(jnp.min(distances(state.position, state.landmarks), axis=0))
-    touches = (distances(state.position, state.position) < 2 * params.size) & ~np.eye(3, dtype=bool)
+    far = jnp.sum(jnp.min(particles.distances(state.position, state.landmarks), axis=0))
+    touches = (particles.distances(state.position, state.position) < 2 * params.size) & ~np.eye(3, dtype=bool)
     return far, jnp.sum(touches, axis=1).astype(far.dtype)
 
 
 def observe(state: Particles, params: SpreadParams) -> Array:
     """[own velocity, own position, landmarks, others, 4 zeros]; the zeros stand for messages."""
     position = state.position
-    seen_things = [seen(position, state.landmarks), seen_others(position), jnp.zeros((3, 4))]
+    seen_things = [
+        particles.seen(position, state.landmarks),
+        particles.seen_others(position),
+        jnp.zeros((3, 4)),
+    ]
     return jnp.concatenate([state.velocity, position, *seen_things], axis=1)  # (3, 18)
 
 
 def render(state: Particles, params: SpreadParams) -> np.ndarray:
     """Blue agents, and grey landmarks on top of them."""
-    positions = np.concatenate([state.position, state.landmarks])
-    return paint_discs(positions, [float(params.size)] * 3 + [0.05] * 3, [BLUE] * 3 + [GREY] * 3)
+    return particles.paint_discs(state, [float(params.size)] * 3 + [0.05] * 3, [BLUE] * 3 + [GREY] * 3)
 
 
 SPREAD = {"damping": (0.2, 0.05, 0.75), "acceleration": (2.0, 1.0, 10.0), "size": (0.05, 0.05, 0.3)}
 """How drawn worlds differ: in damping, and in the agents' strength and size."""
 
-_SCENARIO = Scenario(reset, step, observe, render, 18, SpreadParams(), SPREAD, agents=3)
-
+_SHARED = (18, SpreadParams(), SPREAD, 3)
 SIMPLE_SPREAD = (
-    *environments("simple_spread_v3", _SCENARIO),
-    *environments("simple_spread_shared_v3", _SCENARIO._replace(step=step_shared)),
+    *particles.environments("simple_spread_v3", (reset, step, observe, render), *_SHARED),
+    *particles.environments("simple_spread_shared_v3", (reset, step_shared, observe, render), *_SHARED),
 )

@@ -6,20 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from shoal.envs.multi_agent import particles
 from shoal.envs.multi_agent.marks import GREEN, GREY, RED
-from shoal.envs.multi_agent.particles import (
-    Particles,
-    Scenario,
-    contact,
-    environments,
-    move,
-    norm,
-    paint_discs,
-    push,
-    scatter,
-    seen,
-    seen_others,
-)
+from shoal.envs.multi_agent.particles import Particles
 
 IS_CHASER = np.array([True, True, True, False])
 
@@ -43,7 +32,7 @@ class TagParams(NamedTuple):
 
 def reset(key: Array, params: TagParams) -> Particles:
     """Three chasers, then the prey; two obstacles."""
-    return scatter(key, 4, 2, params.landmark_range)
+    return particles.scatter(key, 4, 2, params.landmark_range)
 
 
 def step(key: Array, state: Particles, action: Array, params: TagParams) -> tuple[Particles, Array, Array]:
@@ -51,9 +40,10 @@ def step(key: Array, state: Particles, action: Array, params: TagParams) -> tupl
     acceleration = jnp.where(IS_CHASER, params.chaser_acceleration, params.prey_acceleration)
     max_speed = jnp.where(IS_CHASER, params.chaser_speed, params.prey_speed)
     bodies = jnp.concatenate([state.position, state.landmarks])
-    force = acceleration[:, None] * push(action) + contact(state.position, bodies, sizes(params), params)
-    state = move(state, force, max_speed, params)
-    touches = norm(state.position[:3] - state.position[3:]) < params.chaser_size + params.prey_size
+    pushes = acceleration[:, None] * particles.push(action)
+    force = pushes + particles.contact(state.position, bodies, sizes(params), params)
+    state = particles.move(state, force, max_speed, params)
+    touches = particles.norm(state.position[:3] - state.position[3:]) < params.chaser_size + params.prey_size
     caught = jnp.sum(jnp.where(touches, 10.0, 0.0))
     return state, jnp.where(IS_CHASER, caught, -caught - penalty(state.position[3])), jnp.bool_(False)
 
@@ -78,20 +68,18 @@ def observe(state: Particles, params: TagParams) -> Array:
     """[own velocity, own position, obstacles, others, the prey's velocity]; for the prey the last is zero."""
     position, velocity = state.position, state.velocity
     prey = jnp.where(IS_CHASER[:, None], velocity[3:], 0.0)
-    seen_things = [seen(position, state.landmarks), seen_others(position), prey]
+    seen_things = [particles.seen(position, state.landmarks), particles.seen_others(position), prey]
     return jnp.concatenate([velocity, position, *seen_things], axis=1)  # (4, 16)
 
 
 def render(state: Particles, params: TagParams) -> np.ndarray:
     """Red chasers, a green prey, grey obstacles."""
-    positions = np.concatenate([state.position, state.landmarks])
-    return paint_discs(positions, np.asarray(sizes(params)), [RED] * 3 + [GREEN] + [GREY] * 2)
+    return particles.paint_discs(state, np.asarray(sizes(params)), [RED] * 3 + [GREEN] + [GREY] * 2)
 
 
 SPREAD = {"damping": (0.2, 0.05, 0.75), "chaser_speed": (0.3, 0.4, 2.0), "prey_speed": (0.3, 0.4, 2.0)}
 """How drawn worlds differ: in damping, and in the speeds of chasers and prey."""
 
-SIMPLE_TAG = environments(
-    "simple_tag_v3",
-    Scenario(reset, step, observe, render, 16, TagParams(), SPREAD, agents=4, teams=(0, 0, 0, 1)),
+SIMPLE_TAG = particles.environments(
+    "simple_tag_v3", (reset, step, observe, render), 16, TagParams(), SPREAD, 4, (0, 0, 0, 1)
 )

@@ -84,16 +84,6 @@ def read_worlds(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
     return jax.tree.map(lambda _, *values: np.array(values, np.float32), spec.params, *worlds)
 
 
-def describe(params: Tree, index: int) -> str:
-    """One world in a few words: those of its parameters that differ between the worlds, (W,) per leaf.
-
-    >>> from shoal.envs.classic import CARTPOLE
-    >>> describe(read_worlds(CARTPOLE.spec, [{"gravity": 9.8, "mass_cart": 4}, {"gravity": 5}], [0, 1]), 0)
-    'gravity 9.8, mass_cart 4'
-    """
-    return ", ".join(f"{name} {x[index]:.4g}" for name, x in _named(params).items() if np.any(x != x[0]))
-
-
 def _draw_worlds(spec: EnvSpec, spread: float, entropies: list[list[int]]) -> Tree:
     if not spec.spread:
         raise _no_spread(spec) if _names(spec) else _no_parameters(spec)

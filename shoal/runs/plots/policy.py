@@ -18,7 +18,7 @@ from shoal.runs.evaluation import own_world
 from shoal.runs.learners import choose_learner, load_learners
 from shoal.runs.plots.figure import PALETTE, write_figure
 from shoal.runs.policy import clip_action
-from shoal.training.episode import Trajectory, trajectory
+from shoal.training.episode import Trajectory, episode, trajectory
 from shoal.training.evaluate import greedy
 from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState
 
@@ -64,7 +64,7 @@ def _plot_best_learner(run: Path, folder: Path, seed: int) -> list[Path]:
     trained = load_learners(run)
     name, cohort = choose_learner(trained, "best")
     learner, state, spec = trained.learner, trees.take(cohort, 0), trained.recipe.spec
-    played = trajectory(trained.recipe, learner, cohort, seed, params=own_world(trained, name))
+    played = trajectory(episode(trained.recipe, learner, cohort, seed, params=own_world(trained, name)))
     played = played._replace(action=clip_action(spec.action, played.action))
     title = run.resolve().name + (f", learner {name}" if config.learners > 1 else "")
     panels = _panels(spec, played)
