@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from tabular_q import World, random_worlds, tabular, value, windy_cliff
 
-from shoal.envs.tabular import random_worlds, value, windy_cliff
 from shoal.exchanges.combinators import absent, every, none
 from shoal.exchanges.mixing import average
-from shoal.learners.tabular import World, tabular
 from shoal.ops import trees
 from shoal.types import Exchange
 

@@ -5,7 +5,7 @@ are the same to the bit whatever the number of devices.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +18,11 @@ from shoal.errors import ShoalError
 from shoal.ops import trees
 from shoal.types import Tree
 
-Way: TypeAlias = Literal["point-to-point", "collective"]
-"""Only the rows that are needed, to who needs them; or all rows to everyone."""
-
 
 class Transport(NamedTuple):
-    """The devices that rows travel between, and how they do."""
+    """The devices that rows travel between."""
 
     mesh: Mesh | None = None
-    way: Way = "point-to-point"
 
     @property
     def num_devices(self) -> int:
@@ -58,13 +54,10 @@ class Hop(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How the rows that a device needs come to its table: its own rows, then what each hop brings.
-
-    Without hops to plan (`hops` is None), the table has everyone's rows.
-    """
+    """How the rows that a device needs come to its table: its own rows, then what each hop brings."""
 
     places: np.ndarray  # (M,) int32: where in its device's table each wanted row lies
-    hops: tuple[Hop, ...] | None
+    hops: tuple[Hop, ...]
 
 
 def plan(sources: np.ndarray, num_rows: int, transport: Transport) -> Plan:
@@ -78,8 +71,6 @@ def plan(sources: np.ndarray, num_rows: int, transport: Transport) -> Plan:
     num, sources = transport.num_devices, np.asarray(sources, np.int32)
     if num_rows % num or len(sources) % num:
         raise ShoalError(f"{num_rows} rows, {len(sources)} wanted, cannot be divided over {num} devices")
-    if num > 1 and transport.way == "collective":
-        return Plan(sources, None)
     block, shares = num_rows // num, sources.reshape(num, -1)
     places = np.where(shares // block == np.arange(num)[:, None], shares % block, 0)  # (D, M / D)
     hops, length = [], block
@@ -102,8 +93,6 @@ def plan(sources: np.ndarray, num_rows: int, transport: Transport) -> Plan:
 
 def table(route: Plan, rows: Tree) -> Tree:
     """On one device, the rows that `route.places` count in: its own and those that others send it."""
-    if route.hops is None:
-        return gather(rows)
     if not route.hops:
         return rows
     here = lax.axis_index("learners")
@@ -136,7 +125,7 @@ def take_drawn(rows: Tree, parent: Array, most: int, transport: Transport = HERE
     if transport.num_devices == 1:
         return _take(rows, parent)
     everyone = jnp.arange(num_rows)
-    if transport.way == "collective" or 2 * most >= num_rows:
+    if 2 * most >= num_rows:
         return transport.on_each(lambda parent, rows: _take(gather(rows), parent))(parent, rows)
 
     def take_few(parent: Array, mine: Array, rows: Tree) -> Tree:

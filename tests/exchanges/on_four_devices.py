@@ -13,7 +13,7 @@ from shoal.envs.registry import make
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
 from shoal.exchanges.exploration import read_priors
 from shoal.exchanges.registry import make_exchange
-from shoal.exchanges.routing import Transport, Way, take_drawn, taker
+from shoal.exchanges.routing import Transport, take_drawn, taker
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
@@ -58,19 +58,19 @@ def odd_rows(random, num):
     }
 
 
-def check_rows(num_devices: int, way: Way):
+def check_rows(num_devices: int):
     """Plans and draws are plain indexing, to the bit."""
     random, mesh = np.random.default_rng(num_devices), mesh_of(num_devices)
-    rows, transport = odd_rows(random, NUM), Transport(mesh, way)
+    rows, transport = odd_rows(random, NUM), Transport(mesh)
     there = jax.device_put(rows, NamedSharding(mesh, BY_LEARNER))
     for wanted in (4, 16):
         sources = random.integers(0, NUM, wanted)
         found = jax.jit(taker(sources, NUM, transport))(there)
-        assert bits(found) == bits(trees.take(rows, sources)), (num_devices, way, sources)
+        assert bits(found) == bits(trees.take(rows, sources)), (num_devices, sources)
     few = np.array([0, 1, 2, 0, 4, 5, 5, 7])
     for parent, most in ((few, 2), (few, 3), (np.full(NUM, 3), 1), (random.integers(0, NUM, NUM), NUM)):
         found = jax.jit(lambda rows, p, most=most: take_drawn(rows, p, most, transport))(there, parent)
-        assert bits(found) == bits(trees.take(rows, parent)), (num_devices, way, parent)
+        assert bits(found) == bits(trees.take(rows, parent)), (num_devices, parent)
 
 
 def cohort():
@@ -149,8 +149,7 @@ def check_ring():
 
 if __name__ == "__main__":
     for devices in (1, 2, 4):
-        check_rows(devices, "point-to-point")
-    check_rows(4, "collective")
+        check_rows(devices)
     check_ring()
     for exchanges in (GOSSIP, NEIGHBOURS, SELECTIONS):
         check_exchange(exchanges)

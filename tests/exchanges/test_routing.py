@@ -47,8 +47,7 @@ def test_a_row_needed_often_travels_once_and_own_rows_not_at_all():
     assert hop.pairs == ((1, 0),)
     assert hop.rows[1].tolist() == [1]
     assert plan(np.array([1, 0, 1, 3, 2, 2]), 4, TWO).hops == ()
-    assert plan(np.array([3, 2, 1, 0]), 4, TWO._replace(way="collective")).hops is None
-    assert plan(np.array([3, 2, 1, 0]), 4, HERE._replace(way="collective")).hops == ()
+    assert plan(np.array([3, 2, 1, 0]), 4, HERE).hops == ()
 
 
 def test_rows_that_cannot_be_divided():

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.tabular import random_worlds, value, windy_cliff
+from bench.tabular_q import World, bellman, random_worlds, tabular, value, windy_cliff
 from shoal.exchanges.combinators import absent, every, none
 from shoal.exchanges.mixing import average
-from shoal.learners.tabular import World, bellman, tabular
 from shoal.ops import trees
 from shoal.types import Exchange
 
