@@ -84,22 +84,22 @@ def transport(mesh: Mesh, rounds: int) -> Iterator[str]:
 @contextmanager
 def gathering() -> Iterator[None]:
     """Exchanges that are compiled in this block gather all rows on every device, and take what is needed."""
-    plan, table = routing.plan, routing.table
+    plan, build_table = routing.plan, routing.build_table
 
     def plan_nothing(sources: np.ndarray, num_rows: int, transport: routing.Transport) -> routing.Plan:
         several = transport.num_devices > 1
         return routing.Plan(sources, GATHER) if several else plan(sources, num_rows, transport)
 
     def gather(route: routing.Plan, rows: Tree) -> Tree:
-        return routing.gather(rows) if route.hops is GATHER else table(route, rows)
+        return routing.gather(rows) if route.hops is GATHER else build_table(route, rows)
 
     def take(rows: Tree, parent: Array, most: int, transport: routing.Transport) -> Tree:
-        return routing.take_drawn(rows, parent, len(parent), transport)
+        return routing.take_dynamic(rows, parent, len(parent), transport)
 
     with (
         patch.object(routing, "plan", plan_nothing),
-        patch.object(routing, "table", gather),
-        patch.object(selection, "take_drawn", take),
+        patch.object(routing, "build_table", gather),
+        patch.object(selection, "take_dynamic", take),
     ):
         yield
 
@@ -111,7 +111,7 @@ def travel(
     learner = ppo(PPOConfig(), make("jax:CartPole-v1").spec, LearnerContext(10))
     exchange = make_exchange((config,), ExchangeContext(num_learners, learner, mesh=mesh))
     divided, whole = NamedSharding(mesh, BY_LEARNER), NamedSharding(mesh, REPLICATED)
-    memory = ExchangeState(divided, whole)
+    exchange_sharding = ExchangeState(divided, whole)
 
     def begin():
         cohort = jax.lax.map(learner.init, jax.random.split(jax.random.key(0), num_learners))
@@ -120,9 +120,13 @@ def travel(
         now = Scores(jnp.ones(num_learners), everyone.astype(jnp.float32), everyone + 1, present)
         return *exchange.init(cohort._replace(private=())), now
 
-    state = jax.jit(begin, out_shardings=(memory, divided, divided))()
+    state = jax.jit(begin, out_shardings=(exchange_sharding, divided, divided))()
     key = jax.device_put(jax.random.key(1), whole)
-    apply = jax.jit(exchange.apply, out_shardings=(memory, divided, divided)).lower(key, *state).compile()
+    apply = (
+        jax.jit(exchange.apply, out_shardings=(exchange_sharding, divided, divided))
+        .lower(key, *state)
+        .compile()
+    )
     seconds = []
     for _ in range(rounds + 1):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The grammar of exchanges: nothing, one after another, now and then, some learners, some parameters."""
+"""Exchanges made from exchanges: none, chain, every, participate, only_parts, common_start."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,11 +12,11 @@ from shoal.ops import trees
 from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores, Tree
 
 UNITS = ("returns", "targets")
-"""Running statistics of what critics learn."""
+"""Running statistics that a critic's outputs are normalised by."""
 
 
 def none() -> Exchange:
-    """Learners that never meet."""
+    """No exchange."""
     return Exchange(
         init=lambda cohort: (ExchangeState(), cohort),
         apply=lambda key, state, cohort, scores: (state, cohort, {}),
@@ -32,23 +32,23 @@ def chain(*exchanges: Exchange) -> Exchange:
     """
 
     def init(cohort: LearnerState):
-        memories = []
+        states = []
         for exchange in exchanges:
             state, cohort = exchange.init(cohort)
-            memories.append(state)
-        return _join(memories), cohort
+            states.append(state)
+        return _join(states), cohort
 
     def apply(key, state, cohort, scores):
-        memories, total = [], {}
-        for index, (exchange, part) in enumerate(zip(exchanges, _parts(state), strict=True)):
-            part, cohort, metrics = exchange.apply(jax.random.fold_in(key, index), part, cohort, scores)
-            memories.append(part)
+        states, total = [], {}
+        for index, (exchange, own) in enumerate(zip(exchanges, _split(state), strict=True)):
+            own, cohort, metrics = exchange.apply(jax.random.fold_in(key, index), own, cohort, scores)
+            states.append(own)
             total |= {name: total[name] + x if name in total else x for name, x in metrics.items()}
-        return _join(memories), cohort, total
+        return _join(states), cohort, total
 
     def add_peer_targets(state: ExchangeState, rollout: Rollout) -> Rollout:
-        for exchange, part in zip(exchanges, _parts(state), strict=True):
-            rollout = exchange.add_peer_targets(part, rollout)
+        for exchange, own in zip(exchanges, _split(state), strict=True):
+            rollout = exchange.add_peer_targets(own, rollout)
         return rollout
 
     def derive_metrics(metrics):
@@ -58,7 +58,7 @@ def chain(*exchanges: Exchange) -> Exchange:
 
 
 def every(updates: int, exchange: Exchange) -> Exchange:
-    """Meet after every so many updates; in between, metrics stay those of the last meeting."""
+    """Apply the exchange after every `updates` updates; in between, metrics are those of the last time."""
     if updates < 1:
         raise ShoalError(f"local_updates must be at least 1, not {updates}")
     if updates == 1:
@@ -66,27 +66,26 @@ def every(updates: int, exchange: Exchange) -> Exchange:
 
     def init(cohort: LearnerState):
         inner, cohort = exchange.init(cohort)
-        nobody = absent(trees.num_rows(cohort))
-        _, _, metrics = jax.eval_shape(exchange.apply, jax.random.key(0), inner, cohort, nobody)
-        before = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
-        rows, whole = (inner.per_learner, before, nobody.samples), (inner.shared, jnp.int32(0))
-        return ExchangeState(rows, whole), cohort
+        scores = empty_scores(trees.num_rows(cohort))
+        _, _, metrics = jax.eval_shape(exchange.apply, jax.random.key(0), inner, cohort, scores)
+        latest = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
+        per_learner, shared = (inner.per_learner, latest, scores.samples), (inner.shared, jnp.int32(0))
+        return ExchangeState(per_learner, shared), cohort
 
     def apply(key, state, cohort, scores):
-        (rows, before, samples), (whole, waited) = state
+        (per_learner, latest, samples), (shared, waited) = state
         scores = scores._replace(samples=samples + scores.samples)
         waited = waited + 1
 
         def meet():
-            inner, met, metrics = exchange.apply(key, ExchangeState(rows, whole), cohort, scores)
+            inner, met, metrics = exchange.apply(key, ExchangeState(per_learner, shared), cohort, scores)
             state = ExchangeState(
                 (inner.per_learner, metrics, jnp.zeros_like(samples)), (inner.shared, waited * 0)
             )
             return state, met, metrics
 
         def wait():
-            state = ExchangeState((rows, before, scores.samples), (whole, waited))
-            return state, cohort, before
+            return ExchangeState((per_learner, latest, scores.samples), (shared, waited)), cohort, latest
 
         return jax.lax.cond(waited == updates, meet, wait)
 
@@ -97,7 +96,7 @@ def every(updates: int, exchange: Exchange) -> Exchange:
 
 
 def participate(fraction: float, exchange: Exchange) -> Exchange:
-    """Only so large a part of the learners meets, drawn anew each time; the others go on alone."""
+    """A fraction of the learners takes part, drawn anew each time; the others do not change."""
     if not 0 < fraction <= 1:
         raise ShoalError(f"participation must be above 0 and at most 1, not {fraction}")
     if fraction == 1:
@@ -114,30 +113,30 @@ def participate(fraction: float, exchange: Exchange) -> Exchange:
     return exchange._replace(apply=apply)
 
 
-def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
-    """Exchange only the named parts of the parameters; an actor's `log_std` goes with it.
+def only_parts(parts: Sequence[str], exchange: Exchange) -> Exchange:
+    """Exchange only the named parts of the parameters; `actor` includes its `log_std`.
 
-    Names are those of the network's fields: `actor`, `critic`, `encoder` in PPO's; of a learner that has more
-    than a policy, those of its `policy`'s and of what is beside it: `curiosity`. Of an anchor, where there is
-    one, the same parts are seen. The moments that a critic's numbers are measured by go with the critic.
+    The names are the fields of the network: `actor`, `critic`, `encoder` for PPO. Where a learner has more
+    than a policy, they are the fields of its `policy` and the other models, such as `curiosity`. The anchor
+    is divided in the same way. Running statistics of other parts stay as they are (`choose_statistics`).
     """
     names = {*parts, *(["log_std"] if "actor" in parts else [])}
 
     def divide(params: Tree) -> tuple[dict[int, jax.Array], list[jax.Array], Any]:
         paths, structure = jax.tree_util.tree_flatten_with_path(params)
-        first = [_name(path) for path, _ in paths]
-        if unknown := {*parts} - {*first}:
-            there = ", ".join(dict.fromkeys(first))
-            raise ShoalError(f"no parameters are called {', '.join(sorted(unknown))}; there are {there}")
+        owners = [_part_name(path) for path, _ in paths]
+        if unknown := {*parts} - {*owners}:
+            known = ", ".join(dict.fromkeys(owners))
+            raise ShoalError(f"no parameters are called {', '.join(sorted(unknown))}; there are {known}")
         leaves = [leaf for _, leaf in paths]
-        chosen = {i: leaf for i, leaf in enumerate(leaves) if first[i] in names}
+        chosen = {i: leaf for i, leaf in enumerate(leaves) if owners[i] in names}
         return chosen, leaves, structure
 
-    def part(cohort: LearnerState) -> LearnerState:
+    def take_parts(cohort: LearnerState) -> LearnerState:
         anchor = divide(cohort.anchor)[0] if cohort.anchor else ()
         return cohort._replace(params=divide(cohort.params)[0], anchor=anchor)
 
-    def whole(changed: LearnerState, before: LearnerState) -> LearnerState:
+    def put_back(changed: LearnerState, before: LearnerState) -> LearnerState:
         def restore(chosen: dict[int, jax.Array], params: Tree) -> Tree:
             _, leaves, structure = divide(params)
             leaves = [chosen.get(i, leaf) for i, leaf in enumerate(leaves)]
@@ -152,12 +151,12 @@ def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
         return changed._replace(statistics=statistics)
 
     def init(cohort: LearnerState):
-        state, changed = exchange.init(part(cohort))
-        return state, whole(changed, cohort)
+        state, changed = exchange.init(take_parts(cohort))
+        return state, put_back(changed, cohort)
 
     def apply(key, state, cohort, scores):
-        state, changed, metrics = exchange.apply(key, state, part(cohort), scores)
-        return state, whole(changed, cohort), metrics
+        state, changed, metrics = exchange.apply(key, state, take_parts(cohort), scores)
+        return state, put_back(changed, cohort), metrics
 
     return exchange._replace(init=init, apply=apply)
 
@@ -167,8 +166,8 @@ def choose_statistics(
 ) -> jax.Array:
     """Merged statistics where their part is exchanged, else a learner's own.
 
-    Statistics of several policies lie under the policies' names. The moments of returns and targets go with
-    the critic, whose numbers are measured in them.
+    The statistics of several policies have the policies' names. Those of returns and targets belong to the
+    critic, whose outputs are normalised by them.
     """
     keys = {jax.tree_util.keystr((key,), simple=True) for key in path}
     if owners := keys & policies:
@@ -177,7 +176,7 @@ def choose_statistics(
 
 
 def common_start(exchange: Exchange) -> Exchange:
-    """Everyone begins with the parameters of the first learner, as clients of a server do."""
+    """All learners start with the parameters of the first."""
 
     def init(cohort: LearnerState):
         first = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), cohort.params)
@@ -187,25 +186,27 @@ def common_start(exchange: Exchange) -> Exchange:
 
 
 def part_names(params: Tree) -> set[str]:
-    """The parts that parameters have."""
-    return {_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]}
+    """The names of the parts of the parameters."""
+    return {_part_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]}
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def _part_name(path: tuple[Any, ...]) -> str:
     """The part of the parameters that a leaf belongs to."""
     outer, *inner = (jax.tree_util.keystr((key,), simple=True) for key in path[:2])
     return inner[0] if outer == "policy" and inner else outer
 
 
-def absent(num_learners: int) -> Scores:
-    """The standing of learners who have done nothing and are not there."""
+def empty_scores(num_learners: int) -> Scores:
+    """The scores of learners that have done nothing and are not present."""
     zeros = jnp.zeros(num_learners)
     return Scores(zeros, zeros, jnp.zeros(num_learners, jnp.int32), jnp.zeros(num_learners, bool))
 
 
-def _join(memories: Sequence[ExchangeState]) -> ExchangeState:
-    return ExchangeState(tuple(m.per_learner for m in memories), tuple(m.shared for m in memories))
+def _join(states: Sequence[ExchangeState]) -> ExchangeState:
+    """The states of several exchanges as one."""
+    return ExchangeState(tuple(s.per_learner for s in states), tuple(s.shared for s in states))
 
 
-def _parts(state: ExchangeState) -> list[ExchangeState]:
-    return [ExchangeState(*part) for part in zip(state.per_learner, state.shared, strict=True)]
+def _split(state: ExchangeState) -> list[ExchangeState]:
+    """The reverse of `_join`."""
+    return [ExchangeState(*own) for own in zip(state.per_learner, state.shared, strict=True)]

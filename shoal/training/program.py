@@ -27,7 +27,7 @@ from shoal.distributed.mesh import (
 )
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
-from shoal.exchanges.population import drawn as drawn_hypers
+from shoal.exchanges.population import draw_hypers
 from shoal.nets.actor_critic import NetworkMaker
 from shoal.ops import trees
 from shoal.training.config import TrainConfig
@@ -235,7 +235,7 @@ def init_state(parts: Parts) -> TrainState:
     )
     if config.priors:
         key_hypers = jax.vmap(jax.random.fold_in, (0, None))(member_keys, HYPERS)
-        cohort = cohort._replace(hypers=drawn_hypers(config.priors, key_hypers, cohort.hypers))
+        cohort = cohort._replace(hypers=draw_hypers(config.priors, key_hypers, cohort.hypers))
     exchange, models = parts.exchange.init(cohort._replace(private=()))
     cohort = models._replace(private=cohort.private)
     return TrainState(cohort, envs, exchange, keys, key_cohort, jnp.int32(0))

@@ -27,8 +27,8 @@ def scores(num_learners, **changes):
 
 def meet(exchange, x, **changes):
     """The parameters (L, D) after one meeting."""
-    memory, cohort = exchange.init(cohort_of(x))
-    _, cohort, _ = jax.jit(exchange.apply)(KEY, memory, cohort, scores(len(x), **changes))
+    state, cohort = exchange.init(cohort_of(x))
+    _, cohort, _ = jax.jit(exchange.apply)(KEY, state, cohort, scores(len(x), **changes))
     return np.asarray(cohort.params["w"])
 
 

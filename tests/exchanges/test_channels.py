@@ -1,4 +1,4 @@
-"""Channels: liars, noise, compression, and the privacy that is spent."""
+"""Channels: attackers, noise, compression, and the privacy that is spent."""
 
 import math
 import sys
@@ -45,12 +45,12 @@ def test_compressors_treat_every_learner_alike(name, seed):
 @pytest.mark.parametrize(
     ("kind", "expected"), [("sign-flip", [-6.0, -9.0]), ("zero", [0.0, 0.0]), ("scale", [6.0, 9.0])]
 )
-def test_what_liars_send(kind, expected):
+def test_what_attackers_send(kind, expected):
     found = channels.attack(kind, 2, 3.0)(KEY, jnp.array([[1.0], [2.0], [3.0]]))
     assert found[:, 0].tolist() == [1.0, *expected]
 
 
-def test_the_noise_of_liars_has_their_strength():
+def test_the_noise_of_attackers_has_their_strength():
     delta = jnp.full((3, 40_000), 5.0)
     noise = np.asarray(channels.attack("noise", 2, 3.0)(KEY, delta) - delta)
     np.testing.assert_allclose(noise[1:].mean(1), 0, atol=0.06)  # four deviations of 3 / 200
@@ -257,7 +257,7 @@ def test_with_error_feedback_everything_arrives(name):
     [
         (
             lambda: channels.attack("sulk", 1, 1.0),
-            "no attack 'sulk'; there are sign-flip, noise, zero, scale",
+            "unknown attack 'sulk'; choose from sign-flip, noise, zero, scale",
         ),
         (lambda: channels.attack("zero", -1, 1.0), "bad must be at least 0, not -1"),
         (lambda: channels.attack("scale", 1, math.inf), "finite number, not inf"),

@@ -46,11 +46,11 @@ def test_each_part_meets_at_its_own_clock():
     exchange = make_exchange(
         (ExchangeConfig("average", parts=PARTS, common_start=False),), ExchangeContext(3, learner())
     )
-    memory, now = exchange.init(cohort())
+    state, now = exchange.init(cohort())
     apply, rounds = jax.jit(exchange.apply), []
     for update in range(1, 9):
         # Whatever met stays together, for nothing is learned in between: so begin anew each time.
-        memory, met, metrics = apply(KEY, memory, cohort(), everyone())
+        state, met, metrics = apply(KEY, state, cohort(), everyone())
         assert apart(met.params.critic) == apart(met.params.target_critic) == bool(update % 2)
         assert apart(met.params.actor) == apart(met.params.target_actor) == bool(update % 4)
         rounds.append(metrics["exchange/rounds"].tolist())
@@ -64,13 +64,13 @@ def test_an_anchor_keeps_the_part_that_did_not_meet():
         (ExchangeConfig("average", parts=("critic:1", "actor:2"), common_start=False),),
         ExchangeContext(3, learner(0.1), anchored=True),
     )
-    memory, now = exchange.init(cohort(0.1))
+    state, now = exchange.init(cohort(0.1))
     moved = now._replace(params=jax.tree.map(lambda x: x + 1, now.params))
     same = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)
-    memory, first, _ = exchange.apply(KEY, memory, moved, everyone())
+    state, first, _ = exchange.apply(KEY, state, moved, everyone())
     same(first.anchor.critic, first.params.critic)
     same(first.anchor.actor, now.params.actor)
-    _, second, _ = exchange.apply(KEY, memory, first, everyone())
+    _, second, _ = exchange.apply(KEY, state, first, everyone())
     same(second.anchor.actor, second.params.actor)
     assert not apart(second.anchor.actor)
 

@@ -9,7 +9,16 @@ import pytest
 
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
-from shoal.exchanges.combinators import UNITS, absent, chain, common_start, every, none, participate, select
+from shoal.exchanges.combinators import (
+    UNITS,
+    chain,
+    common_start,
+    empty_scores,
+    every,
+    none,
+    only_parts,
+    participate,
+)
 from shoal.exchanges.mixing import average
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
@@ -53,10 +62,10 @@ def scores(num_learners, **changes):
 def change(function, name="met", add_peer_targets=None):
     """w <- function(key, w, standing) for everyone, and a count of the meetings as the metric `name`."""
 
-    def apply(key, memory, cohort, now):
+    def apply(key, state, cohort, now):
         params = jax.tree.map(lambda w: function(key, w, now), cohort.params)
-        memory = ExchangeState(memory.per_learner + 1)
-        return memory, cohort._replace(params=params), {name: memory.per_learner.astype(jnp.float32)}
+        state = ExchangeState(state.per_learner + 1)
+        return state, cohort._replace(params=params), {name: state.per_learner.astype(jnp.float32)}
 
     def init(cohort):
         return ExchangeState(jnp.zeros(trees.num_rows(cohort), jnp.int32)), cohort
@@ -80,12 +89,12 @@ def bits(tree):
 
 def test_none_does_nothing():
     exchange, cohort = none(), numbers(1, 2)
-    memory, begun = exchange.init(cohort)
+    state, begun = exchange.init(cohort)
     assert begun is cohort
-    after = exchange.apply(KEY, memory, cohort, scores(2))
+    after = exchange.apply(KEY, state, cohort, scores(2))
     assert after == (ExchangeState(), cohort, {})
     rollout = rewarded(1.0)
-    assert exchange.add_peer_targets(memory, rollout) is rollout
+    assert exchange.add_peer_targets(state, rollout) is rollout
     assert exchange.derive_metrics({}) == {}
 
 
@@ -93,11 +102,11 @@ def test_a_chain_goes_in_order_and_adds_metrics_of_the_same_name():
     """(1, 2) -> (2, 4) -> (5, 7); both links count `met`, one alone counts `other`."""
     double, plus = change(lambda _, w, now: 2 * w), change(lambda _, w, now: w + 3)
     exchange = chain(double, plus, change(lambda _, w, now: w, "other"))
-    memory, cohort = exchange.init(numbers(1, 2))
-    memory, cohort, metrics = exchange.apply(KEY, memory, cohort, scores(2))
+    state, cohort = exchange.init(numbers(1, 2))
+    state, cohort, metrics = exchange.apply(KEY, state, cohort, scores(2))
     assert cohort.params["w"][:, 0].tolist() == [5, 7]
     assert {name: x.tolist() for name, x in metrics.items()} == {"met": [2, 2], "other": [1, 1]}
-    _, cohort, metrics = exchange.apply(KEY, memory, cohort, scores(2))
+    _, cohort, metrics = exchange.apply(KEY, state, cohort, scores(2))
     assert cohort.params["w"][:, 0].tolist() == [13, 17]
     assert {name: x.tolist() for name, x in metrics.items()} == {"met": [4, 4], "other": [2, 2]}
 
@@ -111,8 +120,8 @@ def test_every_link_has_a_key_of_its_own():
         return w
 
     exchange = chain(*[change(note)] * 3)
-    memory, cohort = exchange.init(numbers(1, 2))
-    exchange.apply(KEY, memory, cohort, scores(2))
+    state, cohort = exchange.init(numbers(1, 2))
+    exchange.apply(KEY, state, cohort, scores(2))
     given = np.asarray(draw(KEY, jnp.zeros((2, 1)), None))
     assert len(np.unique([x[0, 0] for x in (*seen, given)])) == 4
 
@@ -129,10 +138,10 @@ def test_links_begin_in_order_and_each_sees_what_the_one_before_left():
     assert cohort.params["w"][:, 0].tolist() == [4, 5]
 
 
-def test_advice_is_given_in_order_each_link_with_its_own_memory():
-    """(1 x 3) + 10: the links' memories are the 3 and the 10."""
-    times = lambda memory, rollout: rollout._replace(reward=rollout.reward * memory.per_learner)
-    plus = lambda memory, rollout: rollout._replace(reward=rollout.reward + memory.shared)
+def test_advice_is_given_in_order_each_link_with_its_own_state():
+    """(1 x 3) + 10: the links' states are the 3 and the 10."""
+    times = lambda state, rollout: rollout._replace(reward=rollout.reward * state.per_learner)
+    plus = lambda state, rollout: rollout._replace(reward=rollout.reward + state.shared)
     links = [none()._replace(add_peer_targets=add_peer_targets) for add_peer_targets in (times, plus)]
     rows, whole = (jnp.full((1, 1, 1), 3.0), ()), ((), jnp.full((1, 1, 1), 10.0))
     found = chain(*links).add_peer_targets(ExchangeState(rows, whole), rewarded(1.0))
@@ -150,12 +159,12 @@ def test_a_chain_accounts_for_all_its_links():
 def test_every_third_update_they_meet_and_in_between_nothing_changes():
     """Six parameters' bits, the samples that the meeting sees, and the metrics, over eight updates."""
     exchange = every(3, change(lambda _, w, now: w + now.samples[:, None]))
-    memory, cohort = exchange.init(numbers(0.1, 0.2))
+    state, cohort = exchange.init(numbers(0.1, 0.2))
     apply, values, metrics = jax.jit(exchange.apply), [], []
     for update in range(1, 9):
         before = bits(cohort)
         now = scores(2, samples=jnp.array([update, 10.0 * update]))
-        memory, cohort, found = apply(KEY, memory, cohort, now)
+        state, cohort, found = apply(KEY, state, cohort, now)
         assert (bits(cohort) == before) == (update not in (3, 6))
         values.append(cohort.params["w"][:, 0].tolist())
         metrics.append(found["met"].tolist())
@@ -172,12 +181,12 @@ def test_every_update_is_the_exchange_itself():
 
 
 def test_in_between_advice_goes_on():
-    times = lambda memory, rollout: rollout._replace(reward=rollout.reward * memory.per_learner[0])
+    times = lambda state, rollout: rollout._replace(reward=rollout.reward * state.per_learner[0])
     exchange = every(4, change(lambda _, w, now: w, add_peer_targets=times))
-    memory, cohort = exchange.init(numbers(1))
+    state, cohort = exchange.init(numbers(1))
     for expected in (0, 0, 0, 0, 1, 1, 1, 1, 2):
-        assert exchange.add_peer_targets(memory, rewarded(1.0)).reward.item() == expected
-        memory, cohort, _ = exchange.apply(KEY, memory, cohort, scores(1))
+        assert exchange.add_peer_targets(state, rewarded(1.0)).reward.item() == expected
+        state, cohort, _ = exchange.apply(KEY, state, cohort, scores(1))
 
 
 def test_every_passes_the_account_on():
@@ -188,10 +197,10 @@ def test_every_passes_the_account_on():
 def test_schedules_nest():
     """Every second update, and of those every third: at the sixth."""
     exchange = every(2, every(3, change(lambda _, w, now: w + now.samples[:, None])))
-    memory, cohort = exchange.init(numbers(0))
+    state, cohort = exchange.init(numbers(0))
     apply, values = jax.jit(exchange.apply), []
     for _ in range(12):
-        memory, cohort, _ = apply(KEY, memory, cohort, scores(1, samples=jnp.ones(1)))
+        state, cohort, _ = apply(KEY, state, cohort, scores(1, samples=jnp.ones(1)))
         values.append(cohort.params["w"].item())
     assert values == [0] * 5 + [6] * 6 + [12]
 
@@ -208,18 +217,18 @@ PRESENCE = change(lambda _, w, now: w + now.present[:, None])
 )
 def test_exactly_so_many_take_part(fraction, num_learners, expected):
     exchange = participate(fraction, PRESENCE)
-    memory, cohort = exchange.init(numbers(*[0] * num_learners))
+    state, cohort = exchange.init(numbers(*[0] * num_learners))
     apply = jax.jit(exchange.apply)
     for i in range(10):
-        _, after, _ = apply(jax.random.key(i), memory, cohort, scores(num_learners))
+        _, after, _ = apply(jax.random.key(i), state, cohort, scores(num_learners))
         assert np.sum(after.params["w"] == 1) == expected
 
 
 def test_they_are_drawn_anew_each_time_and_all_get_their_turn():
     """200 draws of 2 in 5: each learner about 80 times, 6.9 the deviation, and all ten pairs occur."""
     exchange = participate(0.4, PRESENCE)
-    memory, cohort = exchange.init(numbers(*[0] * 5))
-    draw = lambda key: exchange.apply(key, memory, cohort, scores(5))[1].params["w"][:, 0]
+    state, cohort = exchange.init(numbers(*[0] * 5))
+    draw = lambda key: exchange.apply(key, state, cohort, scores(5))[1].params["w"][:, 0]
     drawn = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 200)))
     assert np.all(np.abs(drawn.sum(0) - 80) < 28)
     assert len(np.unique(drawn, axis=0)) == 10
@@ -227,9 +236,9 @@ def test_they_are_drawn_anew_each_time_and_all_get_their_turn():
 
 def test_who_was_absent_before_stays_absent():
     exchange = participate(0.5, PRESENCE)
-    memory, cohort = exchange.init(numbers(*[0] * 6))
+    state, cohort = exchange.init(numbers(*[0] * 6))
     here = jnp.arange(6) < 2
-    draw = lambda key: exchange.apply(key, memory, cohort, scores(6, present=here))[1].params["w"][:, 0]
+    draw = lambda key: exchange.apply(key, state, cohort, scores(6, present=here))[1].params["w"][:, 0]
     drawn = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 50)))
     assert np.all(drawn[:, 2:] == 0)
     assert set(drawn.sum(1)) == {0, 1, 2}
@@ -238,10 +247,10 @@ def test_who_was_absent_before_stays_absent():
 def test_the_others_go_on_untouched_bit_for_bit():
     exchange = participate(0.5, average())
     cohort = cohort_of(net(4))
-    memory, cohort = exchange.init(cohort)
+    state, cohort = exchange.init(cohort)
     apply = jax.jit(exchange.apply)
     for i in range(4):
-        _, after, metrics = apply(jax.random.key(i), memory, cohort, scores(4))
+        _, after, metrics = apply(jax.random.key(i), state, cohort, scores(4))
         met = np.asarray(metrics["exchange/rounds"]) == 1
         assert met.sum() == 2
         for learner in range(4):
@@ -253,8 +262,8 @@ def test_the_draw_is_not_the_inner_exchanges_randomness():
     seen = []
     note = lambda key, w, now: seen.append(jax.random.key_data(key).tolist()) or w
     exchange = participate(0.5, change(note))
-    memory, cohort = exchange.init(numbers(1, 2))
-    exchange.apply(KEY, memory, cohort, scores(2))
+    state, cohort = exchange.init(numbers(1, 2))
+    exchange.apply(KEY, state, cohort, scores(2))
     key_draw, key_inner = (jax.random.key_data(key).tolist() for key in jax.random.split(KEY))
     assert seen == [key_inner]
     assert key_inner != key_draw
@@ -274,11 +283,11 @@ def test_impossible_fractions_are_refused(fraction):
     [(["actor"], {"actor", "log_std"}), (["critic"], {"critic"}), (["actor", "critic"], {*Net._fields})],
 )
 def test_only_the_named_parts_change_and_log_std_goes_with_the_actor(parts, changed):
-    exchange = select(parts, average())
+    exchange = only_parts(parts, average())
     before = cohort_of(net(3))
-    memory, begun = exchange.init(before)
+    state, begun = exchange.init(before)
     assert bits(begun) == bits(before)
-    _, after, metrics = exchange.apply(KEY, memory, begun, scores(3))
+    _, after, metrics = exchange.apply(KEY, state, begun, scores(3))
     for name in Net._fields:
         old, new = getattr(before.params, name), getattr(after.params, name)
         if name in changed:
@@ -296,9 +305,9 @@ def test_the_parts_of_a_real_network():
     learner = ppo(PPOConfig(hidden=(4,)), make("Pendulum-v1").spec, LearnerContext(1))
     one = jax.jit(learner.init)(KEY)
     before = trees.stack([one, jax.tree.map(lambda x: x + 1, one)])
-    exchange = select(["actor"], average())
-    memory, begun = exchange.init(before)
-    _, after, _ = exchange.apply(KEY, memory, begun, scores(2))
+    exchange = only_parts(["actor"], average())
+    state, begun = exchange.init(before)
+    _, after, _ = exchange.apply(KEY, state, begun, scores(2))
     assert bits(after.params.critic) == bits(before.params.critic)
     halfway = jax.tree.map(lambda x: x + 0.5, (one.params.actor, one.params.log_std))
     for learner in range(2):
@@ -313,9 +322,9 @@ def test_what_a_critics_numbers_are_measured_by_goes_with_the_critic(parts):
     learner = ppo(config, make("CartPole-v1").spec, LearnerContext(1))
     one = jax.jit(learner.init)(KEY)
     before = trees.stack([one, one._replace(statistics=jax.tree.map(lambda x: x + 4, one.statistics))])
-    exchange = select(parts, average())
-    memory, begun = exchange.init(before)
-    _, after, _ = exchange.apply(KEY, memory, begun, scores(2))
+    exchange = only_parts(parts, average())
+    state, begun = exchange.init(before)
+    _, after, _ = exchange.apply(KEY, state, begun, scores(2))
     stayed = [bits(getattr(after.statistics, n)) == bits(getattr(before.statistics, n)) for n in UNITS]
     assert stayed == [parts == ["actor"]] * 2
     assert bits(after.statistics.obs) != bits(before.statistics.obs)
@@ -323,16 +332,16 @@ def test_what_a_critics_numbers_are_measured_by_goes_with_the_critic(parts):
 
 def test_unknown_parts_are_named_with_those_there_are():
     message = "no parameters are called head, torso; there are actor, critic, log_std"
-    exchange = select(["torso", "actor", "head"], average())
+    exchange = only_parts(["torso", "actor", "head"], average())
     with pytest.raises(ShoalError, match=message):
         exchange.init(cohort_of(net(2)))
 
 
 def test_without_a_log_std_an_actor_goes_alone():
-    exchange = select(["actor"], average())
+    exchange = only_parts(["actor"], average())
     params = {"actor": jnp.array([[1.0], [3.0]]), "critic": jnp.array([[1.0], [3.0]])}
-    memory, cohort = exchange.init(cohort_of(params))
-    _, after, _ = exchange.apply(KEY, memory, cohort, scores(2))
+    state, cohort = exchange.init(cohort_of(params))
+    _, after, _ = exchange.apply(KEY, state, cohort, scores(2))
     assert jax.tree.map(lambda x: x[:, 0].tolist(), after.params) == {"actor": [2, 2], "critic": [1, 3]}
 
 
@@ -358,7 +367,7 @@ def test_together_the_exchange_begins_with_the_common_parameters():
 
 
 def test_nobody_is_absents_standing():
-    nobody = absent(3)
+    nobody = empty_scores(3)
     assert nobody.present.tolist() == [False] * 3
     assert nobody.samples.tolist() == nobody.returns.tolist() == nobody.episodes.tolist() == [0] * 3
     assert nobody.episodes.dtype == jnp.int32
@@ -375,7 +384,7 @@ def test_the_moments_of_a_policy_that_is_not_exchanged_stay():
         hypers=(),
         private=(),
     )
-    exchange = select(["team0"], average())
+    exchange = only_parts(["team0"], average())
     state, cohort = exchange.init(cohort)
     _, after, _ = exchange.apply(KEY, state, cohort, scores(3))
     np.testing.assert_array_equal(after.statistics["team1"]["obs"].mean, [9.0, 10.0, 11.0])

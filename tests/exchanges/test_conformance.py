@@ -47,11 +47,11 @@ CONFIGS = {
     "average of top-k": settings("average", compress="top-k", keep=0.1, participation=0.5),
     "average of bytes": settings("average", compress="int8", server="momentum"),
     "average in private": settings("average", clip=0.5, noise_multiplier=0.5),
-    "average with liars": settings("average", attack="noise", attackers=2),
+    "average with attackers": settings("average", attack="noise", attackers=2),
     "average near it": settings("average", use_comm_penalty=True),
     "average from many starts": settings("average", common_start=False, share_statistics=False),
     **{rule: settings(rule) for rule in ROBUST},
-    "median with liars": settings("median", attack="sign-flip", attackers=2, participation=0.7),
+    "median with attackers": settings("median", attack="sign-flip", attackers=2, participation=0.7),
     "krum of top-k": settings("krum", compress="top-k", keep=0.2, server="momentum"),
     "gossip": settings("gossip"),
     "gossip with all": settings("gossip", topology="complete"),
@@ -61,7 +61,7 @@ CONFIGS = {
     "gossip in pairs": settings("gossip", topology="pairs", share_moments=True),
     "gossip in noisy pairs": settings("gossip", topology="pairs", clip=0.5, noise_multiplier=0.1),
     "gossip by a file": settings("gossip", comm_matrix=MATRIX, compress="top-k", keep=0.1),
-    "gossip with liars": settings("gossip", attack="zero", attackers=1, clip=1.0),
+    "gossip with attackers": settings("gossip", attack="zero", attackers=1, clip=1.0),
     "neighbours": settings("neighbours"),
     "neighbours in pairs": settings("neighbours", topology="pairs", participation=0.7),
     "neighbours by a file": settings("neighbours", comm_matrix=MATRIX, symmetrise=True, local_updates=2),
@@ -79,7 +79,7 @@ QUICK = (
     "average with adam",
     "average of top-k",
     "average in private",
-    "median with liars",
+    "median with attackers",
     "krum of top-k",
     "gossip",
     "gossip in pairs",
@@ -109,7 +109,7 @@ class Case(NamedTuple):
     """An exchange, and learners about to meet."""
 
     exchange: Exchange
-    memory: ExchangeState
+    state: ExchangeState
     cohort: LearnerState
 
 
@@ -149,13 +149,13 @@ def case(name):
     exchange = make_exchange(
         configs, ExchangeContext(NUM_LEARNERS, learner(anchored), mesh=MESH, anchored=anchored)
     )
-    memory, cohort = jax.jit(exchange.init)(fresh(anchored))
+    state, cohort = jax.jit(exchange.init)(fresh(anchored))
     for round in range(2):
         now = scores(round)
-        memory, cohort, _ = jitted(exchange)(
-            jax.random.fold_in(KEY, round), memory, trained(cohort, round), now
+        state, cohort, _ = jitted(exchange)(
+            jax.random.fold_in(KEY, round), state, trained(cohort, round), now
         )
-    return Case(exchange, memory, trained(cohort, 7))
+    return Case(exchange, state, trained(cohort, 7))
 
 
 @cache
@@ -173,9 +173,9 @@ def scores(seed=3):
 
 @cache
 def met(name):
-    """(memory, cohort, metrics) after one more meeting."""
-    exchange, memory, cohort = case(name)
-    return jitted(exchange)(KEY, memory, cohort, scores())
+    """(state, cohort, metrics) after one more meeting."""
+    exchange, state, cohort = case(name)
+    return jitted(exchange)(KEY, state, cohort, scores())
 
 
 def bits(tree):
@@ -215,22 +215,22 @@ def test_every_kind_of_exchange_is_here():
 
 @every_exchange
 def test_the_same_inputs_give_the_same_outputs(name):
-    exchange, memory, cohort = case(name)
-    before = bits((memory, cohort))
-    again = jitted(exchange)(KEY, memory, cohort, scores())
+    exchange, state, cohort = case(name)
+    before = bits((state, cohort))
+    again = jitted(exchange)(KEY, state, cohort, scores())
     assert bits(again) == bits(met(name))
-    assert bits((memory, cohort)) == before
+    assert bits((state, cohort)) == before
 
 
 @every_exchange
 def test_shapes_and_types_never_change(name):
     """From the start to the first meeting to the second; metrics are (L,) and float32."""
-    exchange, memory, cohort = case(name)
+    exchange, state, cohort = case(name)
     begun = jax.eval_shape(exchange.init, cohort)
     first = jax.eval_shape(exchange.apply, KEY, *begun, scores())
     second = jax.eval_shape(exchange.apply, KEY, *first[:2], scores())
     assert types(first) == types(second)
-    assert types(first[:2]) == types(begun) == types((memory, cohort))
+    assert types(first[:2]) == types(begun) == types((state, cohort))
     for values in first[2].values():
         assert (values.shape, values.dtype, values.weak_type) == ((NUM_LEARNERS,), jnp.float32, False)
 
@@ -239,17 +239,17 @@ def test_shapes_and_types_never_change(name):
 def test_compiled_and_not_are_the_same(name):
     """On one device: uncompiled, every operation on every device is called by Python."""
     configs, anchored = CASES[name]
-    _, memory, cohort = jax.device_get(case(name)._replace(exchange=None))
+    _, state, cohort = jax.device_get(case(name)._replace(exchange=None))
     exchange = make_exchange(configs, ExchangeContext(NUM_LEARNERS, learner(anchored), anchored=anchored))
-    memory = trees.unpack(trees.pack(memory), jax.jit(exchange.init)(cohort)[0])
+    state = trees.unpack(trees.pack(state), jax.jit(exchange.init)(cohort)[0])
     with jax.disable_jit():
-        plain = exchange.apply(KEY, memory, cohort, scores())
+        plain = exchange.apply(KEY, state, cohort, scores())
     assert_close(trees.pack(plain), trees.pack(met(name)))
 
 
 @every_exchange
 def test_what_nobody_asked_to_share_stays_bit_for_bit(name):
-    """Moments, hyperparameters, memory, statistics; an anchor, where there is one, is what they now hold."""
+    """Moments, hyperparameters, state, statistics; an anchor, where there is one, is what they now hold."""
     configs, anchored = CASES[name]
     before, after = case(name).cohort, met(name)[1]
     assert bits(after.hypers) == bits(before.hypers)
@@ -275,22 +275,22 @@ def test_those_that_mix_do_something(name):
 @every_exchange
 def test_finite_learners_stay_finite(name):
     """With everyone there, with half of them, with one, with nobody."""
-    exchange, memory, cohort = case(name)
+    exchange, state, cohort = case(name)
     for number in (6, 3, 1, 0):
         now = scores()._replace(present=np.arange(NUM_LEARNERS) < number)
-        memory, cohort, metrics = jitted(exchange)(jax.random.key(number), memory, cohort, now)
-        assert finite((memory, cohort, metrics))
+        state, cohort, metrics = jitted(exchange)(jax.random.key(number), state, cohort, now)
+        assert finite((state, cohort, metrics))
 
 
 @pytest.mark.parametrize("name", cases(SYMMETRIC))
 def test_permuted_learners_give_the_permuted_result(name):
-    exchange, memory, cohort = case(name)
+    exchange, state, cohort = case(name)
     order = np.array([3, 0, 5, 1, 4, 2])
-    permuted = memory._replace(per_learner=picked(memory.per_learner, order))
+    permuted = state._replace(per_learner=picked(state.per_learner, order))
     found = jitted(exchange)(KEY, permuted, picked(cohort, order), picked(scores(), order))
-    memory, cohort, metrics = met(name)
+    state, cohort, metrics = met(name)
     expected = (
-        memory._replace(per_learner=picked(memory.per_learner, order)),
+        state._replace(per_learner=picked(state.per_learner, order)),
         *picked((cohort, metrics), order),
     )
     assert_close(found, expected)
@@ -298,13 +298,13 @@ def test_permuted_learners_give_the_permuted_result(name):
 
 @every_exchange
 def test_two_devices_are_one(name):
-    exchange, memory, cohort = case(name)
+    exchange, state, cohort = case(name)
     divided, whole = NamedSharding(MESH, BY_LEARNER), NamedSharding(MESH, REPLICATED)
     placed = ExchangeState(divided, whole)
     spread = lambda tree, where: jax.tree.map(lambda x: jax.device_put(x, where), tree)
-    memory = ExchangeState(spread(memory.per_learner, divided), spread(memory.shared, whole))
+    state = ExchangeState(spread(state.per_learner, divided), spread(state.shared, whole))
     apply = jax.jit(exchange.apply, out_shardings=(placed, divided, divided))
-    found = apply(KEY, memory, spread(cohort, divided), spread(scores(), divided))
+    found = apply(KEY, state, spread(cohort, divided), spread(scores(), divided))
     for leaf in jax.tree.leaves(found[1]):
         assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {NUM_LEARNERS // 2}
     assert_close(found, met(name))
@@ -314,8 +314,8 @@ def test_two_devices_are_one(name):
 def test_advice_has_the_rollouts_shape_and_leaves_the_rest(name):
     """On one of two devices, with its three learners: one piece of advice for each link that gives any."""
     configs, _ = CASES[name]
-    exchange, memory, _ = case(name)
-    mine = ExchangeState(jax.tree.map(lambda x: x[: len(x) // 2], memory.per_learner), memory.shared)
+    exchange, state, _ = case(name)
+    mine = ExchangeState(jax.tree.map(lambda x: x[: len(x) // 2], state.per_learner), state.shared)
     rollout = rollout_of(3)
     found = jax.jit(exchange.add_peer_targets)(mine, rollout)
     assert bits(found._replace(peer_targets=())) == bits(rollout)
@@ -342,9 +342,9 @@ def test_anchored_learners_begin_near_the_common_start():
 
 
 def test_absent_learners_keep_their_anchor():
-    exchange, memory, cohort = case("average, anchored")
+    exchange, state, cohort = case("average, anchored")
     here = np.arange(NUM_LEARNERS) < 2
-    _, after, _ = jitted(exchange)(KEY, memory, cohort, scores()._replace(present=here))
+    _, after, _ = jitted(exchange)(KEY, state, cohort, scores()._replace(present=here))
     present, absent = np.flatnonzero(here), np.flatnonzero(~here)
     assert bits(picked(after.anchor, present)) == bits(picked(after.params, present))
     assert bits(picked(after.anchor, absent)) == bits(picked(cohort.anchor, absent))

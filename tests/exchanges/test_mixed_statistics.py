@@ -128,8 +128,8 @@ def test_the_statistics_of_two_neighbours_by_hand():
     """
     exchange = gossip(np.array([[0.75, 0.25], [0.25, 0.75]]))
     statistics = Running(jnp.array([2.0, 6.0]), jnp.array([[1.0], [5.0]]), jnp.array([[4.0], [6.0]]))
-    memory, _ = exchange.init(cohort_of(rows(0, 0)))
-    _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0), statistics), scores(2))
+    state, _ = exchange.init(cohort_of(rows(0, 0)))
+    _, cohort, _ = exchange.apply(KEY, state, cohort_of(rows(0, 0), statistics), scores(2))
     np.testing.assert_allclose(cohort.statistics.count, [3, 5], rtol=1e-6)
     np.testing.assert_allclose(cohort.statistics.mean[:, 0], [3, 4.6], rtol=1e-6)
     np.testing.assert_allclose(cohort.statistics.m2[:, 0], [16.5, 12.7], rtol=1e-5)
@@ -142,9 +142,9 @@ def test_weights_apply_to_statistics_too():
     """
     exchange = average(weights="samples")
     statistics = Running(jnp.array([2.0, 4.0]), jnp.array([0.0, 10.0]), jnp.array([8.0, 4.0]))
-    memory, _ = exchange.init(cohort_of(rows(0, 0)))
+    state, _ = exchange.init(cohort_of(rows(0, 0)))
     now = scores(2, samples=[3.0, 1.0])
-    _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0), statistics), now)
+    _, cohort, _ = exchange.apply(KEY, state, cohort_of(rows(0, 0), statistics), now)
     assert cohort.statistics.count.tolist() == [2.5, 2.5]
     np.testing.assert_allclose(cohort.statistics.mean, [4, 4], rtol=1e-6)
     np.testing.assert_allclose(cohort.statistics.m2, [67, 67], rtol=1e-6)
@@ -155,9 +155,9 @@ def test_robust_rules_take_the_median_of_the_present():
     exchange = mix(from_server(robust.median(), robust=True))
     count, mean = jnp.array([2.0, 4.0, 10.0, 7.0]), jnp.array([[1.0], [2.0], [1e9], [-1e9]])
     statistics = Running(count, mean, jnp.array([[2.0], [12.0], [1e10], [0.0]]))
-    memory, _ = exchange.init(cohort_of(rows(0, 0, 0, 0)))
+    state, _ = exchange.init(cohort_of(rows(0, 0, 0, 0)))
     now = scores(4, present=[True, True, True, False])
-    _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0, 0, 0), statistics), now)
+    _, cohort, _ = exchange.apply(KEY, state, cohort_of(rows(0, 0, 0, 0), statistics), now)
     assert cohort.statistics.count.tolist() == [4, 4, 4, 7]
     assert cohort.statistics.mean[:, 0].tolist() == [2, 2, 2, -1e9]
     assert cohort.statistics.m2[:, 0].tolist() == [12, 12, 12, 0]
@@ -166,8 +166,8 @@ def test_robust_rules_take_the_median_of_the_present():
 def test_statistics_that_are_not_shared_stay():
     exchange = average(share_statistics=False)
     statistics = summaries(collected(np.random.default_rng(0), 2))
-    memory, _ = exchange.init(cohort_of(rows(0, 0)))
-    _, cohort, metrics = exchange.apply(KEY, memory, cohort_of(rows(0, 0), statistics), scores(2))
+    state, _ = exchange.init(cohort_of(rows(0, 0)))
+    _, cohort, metrics = exchange.apply(KEY, state, cohort_of(rows(0, 0), statistics), scores(2))
     jax.tree.map(np.testing.assert_array_equal, cohort.statistics, statistics)
     assert metrics["exchange/bytes"].tolist() == [4, 4]
 
@@ -178,9 +178,9 @@ def test_an_absent_learners_lost_statistics_reach_nobody(kind):
     exchange = {"average": average(), "gossip": ring, "pairs": gossip_in_pairs()}[kind]
     count, mean = jnp.array([2.0, 2.0, 2.0]), jnp.array([1.0, 3.0, NAN])
     statistics = Running(count, mean, jnp.array([1.0, 1.0, NAN]))
-    memory, _ = exchange.init(cohort_of(rows(0, 0, 0)))
+    state, _ = exchange.init(cohort_of(rows(0, 0, 0)))
     now = scores(3, present=[True, True, False])
-    _, cohort, _ = exchange.apply(KEY, memory, cohort_of(rows(0, 0, 0), statistics), now)
+    _, cohort, _ = exchange.apply(KEY, state, cohort_of(rows(0, 0, 0), statistics), now)
     assert np.isfinite(cohort.statistics.mean[:2]).all()
     assert np.isfinite(cohort.statistics.m2[:2]).all()
 
@@ -191,8 +191,8 @@ def test_an_absent_learners_lost_statistics_reach_nobody(kind):
 def after_adam(exchange, **changes):
     """Three learners' Adam, with moments 1, 2, 6 and counters 1, 2, 3, after a meeting."""
     moments = {"mu": rows(1, 2, 6), "count": jnp.array([1, 2, 3])}
-    memory, cohort = exchange.init(cohort_of(rows(0, 0, 0), (), moments))
-    _, cohort, metrics = exchange.apply(KEY, memory, cohort, scores(3, **changes))
+    state, cohort = exchange.init(cohort_of(rows(0, 0, 0), (), moments))
+    _, cohort, metrics = exchange.apply(KEY, state, cohort, scores(3, **changes))
     return cohort.opt_state["mu"][:, 0].tolist(), cohort.opt_state["count"].tolist(), metrics
 
 
@@ -221,8 +221,8 @@ def test_shared_second_moments_never_turn_negative():
     matrix, learner = more_than_one()
     moments = {"nu": jnp.zeros((len(matrix), 1)).at[learner].set(1.0)}
     exchange = gossip(matrix, share_moments=True)
-    memory, cohort = exchange.init(cohort_of(jnp.zeros((len(matrix), 1)), (), moments))
-    _, cohort, _ = exchange.apply(KEY, memory, cohort, scores(len(matrix)))
+    state, cohort = exchange.init(cohort_of(jnp.zeros((len(matrix), 1)), (), moments))
+    _, cohort, _ = exchange.apply(KEY, state, cohort, scores(len(matrix)))
     assert np.min(cohort.opt_state["nu"]) >= 0
 
 

@@ -81,8 +81,8 @@ def test_the_average_by_hand(weights, changes, expected):
 def test_every_coordinate_of_every_leaf_is_averaged():
     params = {"a": jnp.arange(6.0).reshape(2, 3), "b": jnp.array([[[1.0, 2.0]], [[3.0, 6.0]]])}
     exchange = average()
-    memory, cohort = exchange.init(LearnerState(params, (), (), (), ()))
-    _, after, _ = exchange.apply(KEY, memory, cohort, scores(2))
+    state, cohort = exchange.init(LearnerState(params, (), (), (), ()))
+    _, after, _ = exchange.apply(KEY, state, cohort, scores(2))
     assert after.params["a"].tolist() == [[1.5, 2.5, 3.5]] * 2
     assert after.params["b"].tolist() == [[[2, 4]]] * 2
 

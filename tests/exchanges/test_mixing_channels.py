@@ -33,7 +33,7 @@ def test_in_gossip_the_neighbours_copies_catch_up_with_a_clipped_change():
     assert run.meet()[:, 0].tolist() == [1.5, 1.5]
 
 
-def test_liars_lie_about_their_change_and_are_not_clipped():
+def test_attackers_change_what_they_send_and_are_not_clipped():
     """From 5 by 1, 2, 4: the last says -4 x 2; clipped to 1 the others say 1 and 1: 5 + (1 + 1 - 2) / 3."""
     flip = make_channel(
         with_settings(ExchangeConfig("average"), attack="sign-flip", attackers=1, attack_strength=2.0), 3
@@ -142,7 +142,7 @@ def test_a_channel_that_alters_nothing_changes_nothing():
                 run.x = run.x + random_rows(4, 6, seed)
 
 
-def test_a_liar_in_gossip_lies_about_its_change_not_about_its_last_lie():
+def test_an_attacker_in_gossip_falsifies_its_change_not_its_last_false_message():
     """A step of 1 every round, sign flipped: what the other hears is small after 20 rounds, too."""
     lie = Channel(attack=channels.attack("sign-flip", 1, 1.0))
     run = Federation(gossip(np.array([[0.5, 0.5], [0.0, 1.0]]), channel=lie), rows(0, 0))
@@ -195,15 +195,15 @@ def test_changes_are_told_to_everyone_who_may_ever_listen():
 
 def after_two_rounds(exchange) -> dict:
     statistics = Running(jnp.ones(6), jnp.zeros((6, 3)), jnp.ones((6, 3)))
-    memory, cohort = exchange.init(cohort_of(random_rows(6, 100), statistics))
+    state, cohort = exchange.init(cohort_of(random_rows(6, 100), statistics))
     apply, metrics = jax.jit(exchange.apply), {}
     for here in ROUNDS:
-        memory, cohort, metrics = apply(KEY, memory, cohort, scores(6, present=here.astype(bool)))
+        state, cohort, metrics = apply(KEY, state, cohort, scores(6, present=here.astype(bool)))
     return metrics
 
 
 def test_whoever_has_no_partner_sends_nothing():
     exchange = gossip_in_pairs(share_statistics=False)
-    memory, cohort = exchange.init(cohort_of(random_rows(5, 100)))
-    _, _, metrics = jax.jit(exchange.apply)(KEY, memory, cohort, scores(5))
+    state, cohort = exchange.init(cohort_of(random_rows(5, 100)))
+    _, _, metrics = jax.jit(exchange.apply)(KEY, state, cohort, scores(5))
     assert sorted(metrics["exchange/bytes"].tolist()) == [0, 400, 400, 400, 400]

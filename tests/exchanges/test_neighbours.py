@@ -16,7 +16,7 @@ from shoal.exchanges.combinators import every, participate
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
 from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
 from shoal.exchanges.registry import make_exchange
-from shoal.exchanges.routing import HERE, Transport
+from shoal.exchanges.routing import ONE_DEVICE, Transport
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
@@ -82,11 +82,11 @@ def assert_heard(given, expected, atol=1e-5):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=atol), first, opinions)
 
 
-def met(exchange, cohort, scores=None, key=KEY, memory=None):
-    """The exchange's memory after one meeting."""
-    memory = jax.jit(exchange.init)(cohort)[0] if memory is None else memory
+def met(exchange, cohort, scores=None, key=KEY, state=None):
+    """The exchange's state after one meeting."""
+    state = jax.jit(exchange.init)(cohort)[0] if state is None else state
     scores = scores or everyone(trees.num_rows(cohort))
-    return jax.jit(exchange.apply)(key, memory, cohort, scores)[0]
+    return jax.jit(exchange.apply)(key, state, cohort, scores)[0]
 
 
 @pytest.mark.parametrize("group", [1, 2, 4])
@@ -134,27 +134,27 @@ def ppos(kind="discrete"):
 def test_nobody_is_heard_before_the_first_meeting():
     exchange = every(3, neighbours(TOY, DIRECTED))
     cohort, rollout = cohort_of(4), rollout_of(4)
-    memory, _ = exchange.init(cohort)
+    state, _ = exchange.init(cohort)
     for meeting in (False, False, True):
-        (given,) = exchange.add_peer_targets(memory, rollout).peer_targets
+        (given,) = exchange.add_peer_targets(state, rollout).peer_targets
         assert not given.weight.any()
         assert not any(x.any() for x in jax.tree.leaves(given.terms))
-        memory, _, metrics = exchange.apply(KEY, memory, cohort, everyone(4))
+        state, _, metrics = exchange.apply(KEY, state, cohort, everyone(4))
         assert metrics["exchange/bytes"].any() == meeting
-    (given,) = exchange.add_peer_targets(memory, rollout).peer_targets
+    (given,) = exchange.add_peer_targets(state, rollout).peer_targets
     assert_heard(given, by_loop(TOY, DIRECTED, cohort, rollout))
 
 
 def test_policies_are_frozen_until_the_next_meeting():
     exchange = every(2, neighbours(TOY, DIRECTED))
     old, new, rollout = cohort_of(4), cohort_of(4, seed=8), rollout_of(4)
-    memory, _ = exchange.init(old)
+    state, _ = exchange.init(old)
     heard = {1: None, 2: old, 3: old, 4: new}
     for update, speakers in heard.items():
         cohort = old if update <= 2 else new  # they learn on, and nobody hears of it
-        memory, after, _ = exchange.apply(KEY, memory, cohort, everyone(4))
+        state, after, _ = exchange.apply(KEY, state, cohort, everyone(4))
         jax.tree.map(np.testing.assert_array_equal, after, cohort)
-        (given,) = exchange.add_peer_targets(memory, rollout).peer_targets
+        (given,) = exchange.add_peer_targets(state, rollout).peer_targets
         if speakers is not None:
             assert_heard(given, by_loop(TOY, DIRECTED, speakers, rollout))
 
@@ -162,8 +162,8 @@ def test_policies_are_frozen_until_the_next_meeting():
 def test_two_who_are_both_there_hear_each_other_anew():
     """Learner 3 stays away the second time: what it said and what it heard stay as they were."""
     exchange, old, new = neighbours(TOY, DIRECTED), cohort_of(4), cohort_of(4, seed=8)
-    memory = met(exchange, new, everyone(4, absent=[3]), memory=met(exchange, old))
-    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
+    state = met(exchange, new, everyone(4, absent=[3]), state=met(exchange, old))
+    (given,) = exchange.add_peer_targets(state, rollout_of(4)).peer_targets
     fresh, stale = DIRECTED.copy(), np.zeros_like(DIRECTED)
     for place in ((0, 3), (3, 0)):
         stale[place], fresh[place] = DIRECTED[place], 0
@@ -191,10 +191,10 @@ def test_two_devices_say_what_one_says(matrix):
     transposed = lambda axis: lambda tree: jax.tree.map(lambda x: jnp.moveaxis(x, *axis), tree)
 
     def add_peer_targets(
-        memory, obs
+        state, obs
     ):  # a device has its own learners, counted from 0; L goes first to be divided
         here = obs.shape[0]
-        given = two.add_peer_targets(memory, rollout_of(here)._replace(obs=jnp.moveaxis(obs, 0, 1)))
+        given = two.add_peer_targets(state, rollout_of(here)._replace(obs=jnp.moveaxis(obs, 0, 1)))
         return transposed((1, 0))(given.peer_targets)
 
     spread = mesh.on_each_device(
@@ -208,9 +208,9 @@ def test_a_star_of_sixteen_keeps_thirty_policies():
     """One for each edge: the hub hears fifteen, fifteen hear the hub."""
     cohort = cohort_of(16)
     two = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data")))
-    for transport, rows in ((HERE, 30), (two, 2 * (15 + 7))):  # the hub's device has the longer share
-        memory, _ = neighbours(TOY, topology.star(16), transport).init(cohort)
-        snapshots, _ = memory.per_learner
+    for transport, rows in ((ONE_DEVICE, 30), (two, 2 * (15 + 7))):  # the hub's device has the longer share
+        state, _ = neighbours(TOY, topology.star(16), transport).init(cohort)
+        snapshots, _ = state.per_learner
         assert {leaf.shape[0] for leaf in jax.tree.leaves(snapshots)} == {rows}
     assert neighbours_in_pairs(TOY, 16).init(cohort)[0].per_learner[0].rows.target.shape == (16,)
 
@@ -218,10 +218,10 @@ def test_a_star_of_sixteen_keeps_thirty_policies():
 def test_bytes_are_counted_where_a_policy_leaves():
     """A policy is 4 numbers and its statistics 4, of 4 bytes; hearing oneself costs nothing."""
     exchange, cohort = neighbours(TOY, DIRECTED), cohort_of(4)
-    memory, _ = exchange.init(cohort)
-    memory, _, metrics = exchange.apply(KEY, memory, cohort, everyone(4))
+    state, _ = exchange.init(cohort)
+    state, _, metrics = exchange.apply(KEY, state, cohort, everyone(4))
     assert metrics["exchange/bytes"].tolist() == [64.0, 32.0, 0.0, 32.0]  # learner 0 speaks to 1 and 3
-    memory, _, metrics = exchange.apply(KEY, memory, cohort, everyone(4, absent=[1]))
+    state, _, metrics = exchange.apply(KEY, state, cohort, everyone(4, absent=[1]))
     assert metrics["exchange/bytes"].tolist() == [96.0, 32.0, 0.0, 64.0]
 
 
@@ -229,18 +229,18 @@ def test_bytes_are_counted_where_a_policy_leaves():
 def test_pairs_are_drawn_anew(num):
     """Everybody hears one other; of an even number, the one that hears it."""
     exchange, cohort = neighbours_in_pairs(TOY, num), cohort_of(num)
-    memory, _ = exchange.init(cohort)
-    assert not exchange.add_peer_targets(memory, rollout_of(num)).peer_targets[0].weight.any()
+    state, _ = exchange.init(cohort)
+    assert not exchange.add_peer_targets(state, rollout_of(num)).peer_targets[0].weight.any()
     seen = set()
     for seed in range(8):
-        memory, _, _ = exchange.apply(jax.random.key(seed), memory, cohort, everyone(num))
-        rows = np.asarray(memory.per_learner[0].rows.params["w"])
+        state, _, _ = exchange.apply(jax.random.key(seed), state, cohort, everyone(num))
+        rows = np.asarray(state.per_learner[0].rows.params["w"])
         partner = [int(np.flatnonzero((np.asarray(cohort.params["w"]) == row).all(1))[0]) for row in rows]
         assert all(i != j for i, j in enumerate(partner))
         if num % 2 == 0:
             assert all(partner[j] == i for i, j in enumerate(partner))
         seen.add(tuple(partner))
-        (given,) = exchange.add_peer_targets(memory, rollout_of(num)).peer_targets
+        (given,) = exchange.add_peer_targets(state, rollout_of(num)).peer_targets
         assert (given.weight == 1).all()
     assert len(seen) > 3
 
@@ -249,19 +249,19 @@ def test_the_update_leaves_the_policies_it_heard_alone():
     """No gradient reaches a neighbour: opinions are data by the time a learner learns."""
     learner, cohort = ppos()
     exchange = neighbours(learner, topology.complete(3))
-    memory = met(exchange, cohort)
+    state = met(exchange, cohort)
 
     @jax.jit
-    def learn(memory, cohort):
+    def learn(state, cohort):
         obs = rollout_of(3, size=3)
-        rollout = exchange.add_peer_targets(memory, obs._replace(action=jnp.int32(obs.action)))
+        rollout = exchange.add_peer_targets(state, obs._replace(action=jnp.int32(obs.action)))
         axes = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, peer_targets=1)
         keys = jax.random.split(KEY, 3)
         return jax.vmap(learner.update, (0, 0, axes))(keys, cohort, rollout)
 
-    before = jax.tree.map(np.array, memory)
-    after, metrics = learn(memory, cohort)
-    jax.tree.map(np.testing.assert_array_equal, memory, before)
+    before = jax.tree.map(np.array, state)
+    after, metrics = learn(state, cohort)
+    jax.tree.map(np.testing.assert_array_equal, state, before)
     assert (metrics["loss/neighbours"] > 0).all()
     moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), after.params, cohort.params)
     assert all(jax.tree.leaves(moved))
@@ -292,11 +292,11 @@ def test_a_penalty_beside_averaging_holds_a_learner_near_what_it_received():
         exchange="average", local_updates=1, use_comm_penalty=True, share_statistics=False
     )
     exchange, cohort = make_exchange((config,), ExchangeContext(4, TOY)), cohort_of(4)
-    memory, cohort = exchange.init(cohort)
+    state, cohort = exchange.init(cohort)
     cohort = cohort_of(4, seed=5)
-    memory, after, _ = exchange.apply(KEY, memory, cohort, everyone(4))
+    state, after, _ = exchange.apply(KEY, state, cohort, everyone(4))
     np.testing.assert_allclose(after.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
-    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
+    (given,) = exchange.add_peer_targets(state, rollout_of(4)).peer_targets
     assert_heard(given, by_loop(TOY, np.eye(4, dtype=np.float32), after, rollout_of(4)))
 
 
@@ -311,9 +311,9 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
         (with_settings(ExchangeConfig(average_weights=True), **settings),), ExchangeContext(4, TOY)
     )
     cohort = cohort_of(4, seed=5)
-    memory, after, _ = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort, everyone(4))
+    state, after, _ = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort, everyone(4))
     np.testing.assert_allclose(after.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
-    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
+    (given,) = exchange.add_peer_targets(state, rollout_of(4)).peer_targets
     matrix = (np.ones((4, 4), np.float32) - np.eye(4, dtype=np.float32)) / 3
     assert_heard(given, by_loop(TOY, matrix, after, rollout_of(4)))
 
@@ -321,8 +321,8 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
 def test_some_of_them_meet():
     """With a participation of one half, edges between the two who came are fresh, and no others."""
     exchange = participate(0.5, neighbours(TOY, topology.complete(4)))
-    memory, _, metrics = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort_of(4), everyone(4))
-    (given,) = exchange.add_peer_targets(memory, rollout_of(4)).peer_targets
+    state, _, metrics = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort_of(4), everyone(4))
+    (given,) = exchange.add_peer_targets(state, rollout_of(4)).peer_targets
     assert sorted(given.weight[0, :, 0].tolist()) == [0.0, 0.0, 1.0, 1.0]
     assert sorted(metrics["exchange/bytes"].tolist()) == [0.0, 0.0, 32.0, 32.0]
 
@@ -359,5 +359,5 @@ def test_an_anchored_federation_begins_at_its_common_start():
 
 
 def test_a_learner_without_opinions_cannot_be_a_neighbour():
-    with pytest.raises(ShoalError, match="gives no opinions"):
+    with pytest.raises(ShoalError, match="cannot be evaluated at single"):
         neighbours(TOY._replace(policy_terms=None), DIRECTED)

@@ -12,7 +12,7 @@ import pytest
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.exploration import PRIORS, Prior
-from shoal.exchanges.population import drawn, follow, population
+from shoal.exchanges.population import draw_hypers, follow_hyper_plan, population
 from shoal.exchanges.selection import tournament, truncation, winner
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
@@ -68,8 +68,8 @@ def cohort():
     optimisers = jax.tree.map(
         lambda x: x + count if jnp.issubdtype(x.dtype, jnp.integer) else x, learners.opt_state
     )
-    memory = learners.private._replace(num_updates=1 + count)
-    return learners._replace(hypers=hypers, opt_state=optimisers, private=memory)
+    private = learners.private._replace(num_updates=1 + count)
+    return learners._replace(hypers=hypers, opt_state=optimisers, private=private)
 
 
 def scores(returns=SCORES, episodes=100, present=True):
@@ -80,8 +80,8 @@ def scores(returns=SCORES, episodes=100, present=True):
 
 def met(exchange, now):
     """The cohort after one meeting, and whom each learner became."""
-    memory, begun = exchange.init(cohort())
-    _, after, metrics = jax.jit(exchange.apply)(KEY, memory, begun, now)
+    state, begun = exchange.init(cohort())
+    _, after, metrics = jax.jit(exchange.apply)(KEY, state, begun, now)
     return after, metrics["population/parent"].astype(int).tolist()
 
 
@@ -96,7 +96,7 @@ def member(tree, index):
 # Taking over
 
 
-def test_the_two_worst_become_the_two_best_in_all_but_memory():
+def test_the_two_worst_become_the_two_best_in_all_but_what_is_private():
     """Scores 15, 10, 2, 8 at 50 %: {2, 3} <- {0, 1}. Without priors the hyperparameters stay as copied."""
     before = cohort()
     after, parent = met(population(truncation(0.5), {}), scores())
@@ -127,9 +127,9 @@ def test_a_migrant_from_a_hastier_group_gets_its_new_groups_hyperparameters():
     At the fifth, learner 3, the worst, becomes 0, whose group is hastier: with the hyperparameters of 2.
     """
     exchange = population(winner(), {}, groups=2)
-    apply, (memory, now) = jax.jit(exchange.apply), exchange.init(cohort())
+    apply, (state, now) = jax.jit(exchange.apply), exchange.init(cohort())
     for meeting in range(1, 6):
-        memory, now, metrics = apply(KEY, memory, now, scores((15.0, 10.0, 8.0, 2.0), 100 * meeting))
+        state, now, metrics = apply(KEY, state, now, scores((15.0, 10.0, 8.0, 2.0), 100 * meeting))
         parents = [0, 0, 2, 0] if meeting == 5 else [0, 0, 2, 3]
         assert metrics["population/parent"].tolist() == parents
     for name, source in {"params": 0, "statistics": 0, "hypers": 2}.items():
@@ -143,8 +143,8 @@ def test_groups_must_divide_the_learners():
 
 def test_what_was_decided_is_in_the_metrics():
     exchange = population(winner(), EVOLVED)
-    memory, begun = exchange.init(cohort())
-    _, _, metrics = jax.jit(exchange.apply)(KEY, memory, begun, scores())
+    state, begun = exchange.init(cohort())
+    _, _, metrics = jax.jit(exchange.apply)(KEY, state, begun, scores())
     assert {name: x.tolist() for name, x in metrics.items()} == {
         "population/parent": [0, 0, 0, 0],
         "population/score": [*SCORES],
@@ -164,8 +164,8 @@ def test_the_champion_is_the_same_to_the_bit_and_the_changed_stay_within_bounds(
     """Fifty selections of the same four; who is not replaced keeps every bit but those to be changed."""
     priors = EVOLVED | {"clip_coef": PRIORS["clip_coef"]}
     exchange, before, now = population(RULES[name], priors), cohort(), scores()
-    memory, begun = exchange.init(before)
-    apply = jax.jit(jax.vmap(lambda key: exchange.apply(key, memory, begun, now)[1:]))
+    state, begun = exchange.init(before)
+    apply = jax.jit(jax.vmap(lambda key: exchange.apply(key, state, begun, now)[1:]))
     many, metrics = apply(jax.random.split(KEY, 50))
     parents = np.asarray(metrics["population/parent"]).astype(int)
     assert (parents[:, 0] == 0).all()
@@ -201,7 +201,7 @@ def test_a_learner_lately_replaced_is_neither_donor_nor_victim():
     3: 0 has five: it is the best and 1 the worst, 2 and 3 not being asked.
     """
     exchange = population(truncation(0.34), EVOLVED, min_episodes=5)
-    memory, learners = exchange.init(cohort())
+    state, learners = exchange.init(cohort())
     apply = jax.jit(exchange.apply)
     meetings = [
         ([5.0, 9.0, 0.0, 6.0], [10, 10, 3, 10], [1, 1, 2, 3]),
@@ -210,7 +210,7 @@ def test_a_learner_lately_replaced_is_neither_donor_nor_victim():
     ]
     for returns, episodes, expected in meetings:
         before = learners
-        memory, learners, metrics = apply(KEY, memory, learners, scores(returns, episodes))
+        state, learners, metrics = apply(KEY, state, learners, scores(returns, episodes))
         assert metrics["population/parent"].tolist() == expected
         for learner in range(4):
             assert (member(learners, learner) == member(before, learner)) == (expected[learner] == learner)
@@ -228,11 +228,11 @@ def test_the_absent_and_the_unscored_are_left_alone():
 
 def test_the_first_meetings_pass_without_a_selection():
     exchange = population(truncation(0.5), EVOLVED, warm_up=2, min_episodes=10)
-    memory, learners = exchange.init(cohort())
+    state, learners = exchange.init(cohort())
     apply, replaced = jax.jit(exchange.apply), []
     for _ in range(4):
         before = bits(learners)
-        memory, learners, metrics = apply(KEY, memory, learners, scores(episodes=10))
+        state, learners, metrics = apply(KEY, state, learners, scores(episodes=10))
         replaced.append((metrics["population/parent"] != jnp.arange(4)).sum().item())
         assert (bits(learners) == before) == (replaced[-1] == 0)
     assert replaced == [0, 0, 2, 1]  # at the fourth, 2 and 3 have no new episodes: 1 becomes 0
@@ -244,16 +244,16 @@ def test_the_first_meetings_pass_without_a_selection():
 def test_a_learners_draw_depends_on_its_own_key_only():
     keys, hypers = jax.random.split(KEY, 8), trees.take(cohort().hypers, np.arange(8) % 4)
     priors = {name: prior for name, prior in PRIORS.items() if name in hypers._fields}
-    all_eight = drawn(priors, keys, hypers)
-    alone = drawn(priors, keys[3:4], trees.take(hypers, np.array([3])))
+    all_eight = draw_hypers(priors, keys, hypers)
+    alone = draw_hypers(priors, keys[3:4], trees.take(hypers, np.array([3])))
     assert member(all_eight, 3) == member(alone, 0)
-    fewer = drawn(EVOLVED, keys, hypers)
+    fewer = draw_hypers(EVOLVED, keys, hypers)
     assert bits((fewer.learning_rate, fewer.gamma)) == bits((all_eight.learning_rate, all_eight.gamma))
 
 
 def test_draws_follow_the_prior_and_leave_the_rest():
     keys, hypers = jax.random.split(KEY, 8), trees.take(cohort().hypers, np.arange(8) % 4)
-    found = drawn(
+    found = draw_hypers(
         {"gamma": Prior("uniform", 0.2, 0.3), "vf_coef": Prior("choice", 1, 2, (1, 2))}, keys, hypers
     )
     assert ((found.gamma >= 0.2) & (found.gamma <= 0.3)).all()
@@ -261,7 +261,7 @@ def test_draws_follow_the_prior_and_leave_the_rest():
     assert set(found.vf_coef.tolist()) == {1, 2}
     rest = lambda x: [v for name, v in x._asdict().items() if name not in ("gamma", "vf_coef")]
     assert bits(rest(found)) == bits(rest(hypers))
-    higher = drawn({"gamma": Prior("uniform", 0.4, 0.5)}, keys, hypers)
+    higher = draw_hypers({"gamma": Prior("uniform", 0.4, 0.5)}, keys, hypers)
     np.testing.assert_allclose(higher.gamma, found.gamma + 0.2, rtol=1e-5)
 
 
@@ -274,11 +274,11 @@ def test_a_plan_sets_the_values_at_the_updates_it_names():
         (2, {"learning_rate": 0.2, "gamma": 0.9}),
         (5, {"learning_rate": 0.3, "gamma": 0.8}),
     ]
-    exchange, before = follow(plan), cohort()
-    memory, learners = exchange.init(before)
+    exchange, before = follow_hyper_plan(plan), cohort()
+    state, learners = exchange.init(before)
     apply, seen = jax.jit(exchange.apply), [learners.hypers]
     for _ in range(6):
-        memory, learners, metrics = apply(KEY, memory, learners, scores())
+        state, learners, metrics = apply(KEY, state, learners, scores())
         seen.append(learners.hypers)
         assert metrics == {}
     rates, gammas = ([np.asarray(getattr(x, name)) for x in seen] for name in ("learning_rate", "gamma"))

@@ -239,7 +239,7 @@ def test_errors_say_what_is_wrong():
     with pytest.raises(ShoalError, match=r"^migrate_every must be at least 1, not 0$"):
         subpopulations(2, winner(), migrate_every=0)
     with pytest.raises(
-        ShoalError, match=r"^ratios must be 2 numbers of at least 1, one a group, not \(1,\)$"
+        ShoalError, match=r"^ratios must be 2 numbers of at least 1, one per group, not \(1,\)$"
     ):
         subpopulations(2, winner(), ratios=(1,))
     with pytest.raises(ShoalError, match=r"^ratios must be 2 numbers .*, not \(1, 0\)$"):
@@ -408,7 +408,7 @@ def rows(tree, index):
 
 
 @pytest.mark.parametrize("run", [copy_parents, jax.jit(copy_parents)])
-def test_everything_travels_together_but_memory(run):
+def test_everything_moves_together_but_what_is_private(run):
     cohort, parent = some_cohort(), [2, 1, 2, 1]
     found = run(cohort, jnp.array(parent))
     for field in ("params", "statistics", "opt_state", "hypers"):
