@@ -1,16 +1,19 @@
 """Exchanges made from exchanges: none, chain, every, participate, only_parts, common_start."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from shoal.errors import ShoalError
+from shoal.exchanges.mixing import is_running
 from shoal.ops import trees
 from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores, Tree
 
+Path: TypeAlias = tuple[Any, ...]
+"""The keys of a leaf, as `jax.tree_util` gives them."""
 UNITS = ("returns", "targets")
 """Running statistics that a critic's outputs are normalised by."""
 
@@ -118,61 +121,50 @@ def only_parts(parts: Sequence[str], exchange: Exchange) -> Exchange:
 
     The names are the fields of the network: `actor`, `critic`, `encoder` for PPO. Where a learner has more
     than a policy, they are the fields of its `policy` and the other models, such as `curiosity`. The anchor
-    is divided in the same way. Running statistics of other parts stay as they are (`choose_statistics`).
+    is divided in the same way, running statistics by `belongs_to_parts`.
     """
     names = {*parts, *(["log_std"] if "actor" in parts else [])}
-
-    def divide(params: Tree) -> tuple[dict[int, jax.Array], list[jax.Array], Any]:
-        paths, structure = jax.tree_util.tree_flatten_with_path(params)
-        owners = [_part_name(path) for path, _ in paths]
-        if unknown := {*parts} - {*owners}:
-            known = ", ".join(dict.fromkeys(owners))
-            raise ShoalError(f"no parameters are called {', '.join(sorted(unknown))}; there are {known}")
-        leaves = [leaf for _, leaf in paths]
-        chosen = {i: leaf for i, leaf in enumerate(leaves) if owners[i] in names}
-        return chosen, leaves, structure
+    is_named = lambda path: _part_name(path) in names
 
     def take_parts(cohort: LearnerState) -> LearnerState:
-        anchor = divide(cohort.anchor)[0] if cohort.anchor else ()
-        return cohort._replace(params=divide(cohort.params)[0], anchor=anchor)
-
-    def put_back(changed: LearnerState, before: LearnerState) -> LearnerState:
-        def restore(chosen: dict[int, jax.Array], params: Tree) -> Tree:
-            _, leaves, structure = divide(params)
-            leaves = [chosen.get(i, leaf) for i, leaf in enumerate(leaves)]
-            return jax.tree_util.tree_unflatten(structure, leaves)
-
-        anchor = restore(changed.anchor, before.anchor) if before.anchor else ()
-        changed = changed._replace(params=restore(changed.params, before.params), anchor=anchor)
-        policies = part_names(before.params)
-        statistics = jax.tree_util.tree_map_with_path(
-            partial(choose_statistics, policies, names), changed.statistics, before.statistics
+        known = part_names(cohort.params)
+        if unknown := {*parts} - known:
+            there = ", ".join(sorted(known))
+            raise ShoalError(f"no parameters are called {', '.join(sorted(unknown))}; there are {there}")
+        return cohort._replace(
+            params=_take(is_named, cohort.params),
+            anchor=_take(is_named, cohort.anchor),
+            statistics=_take(partial(belongs_to_parts, known, names), cohort.statistics),
         )
-        return changed._replace(statistics=statistics)
+
+    def put_back(taken: LearnerState, cohort: LearnerState) -> LearnerState:
+        return taken._replace(
+            params=_put(taken.params, cohort.params),
+            anchor=_put(taken.anchor, cohort.anchor),
+            statistics=_put(taken.statistics, cohort.statistics),
+        )
 
     def init(cohort: LearnerState):
-        state, changed = exchange.init(take_parts(cohort))
-        return state, put_back(changed, cohort)
+        state, taken = exchange.init(take_parts(cohort))
+        return state, put_back(taken, cohort)
 
     def apply(key, state, cohort, scores):
-        state, changed, metrics = exchange.apply(key, state, take_parts(cohort), scores)
-        return state, put_back(changed, cohort), metrics
+        state, taken, metrics = exchange.apply(key, state, take_parts(cohort), scores)
+        return state, put_back(taken, cohort), metrics
 
     return exchange._replace(init=init, apply=apply)
 
 
-def choose_statistics(
-    policies: set[str], parts: set[str], path: tuple[Any, ...], merged: jax.Array, own: jax.Array
-) -> jax.Array:
-    """Merged statistics where their part is exchanged, else a learner's own.
+def belongs_to_parts(policies: set[str], parts: set[str], path: Path) -> bool:
+    """Whether running statistics at a path are exchanged with these parts.
 
     The statistics of several policies have the policies' names. Those of returns and targets belong to the
     critic, whose outputs are normalised by them.
     """
     keys = {jax.tree_util.keystr((key,), simple=True) for key in path}
     if owners := keys & policies:
-        return merged if owners & parts else own
-    return own if keys & {*UNITS} and "critic" not in parts else merged
+        return bool(owners & parts)
+    return "critic" in parts or not keys & {*UNITS}
 
 
 def common_start(exchange: Exchange) -> Exchange:
@@ -190,10 +182,22 @@ def part_names(params: Tree) -> set[str]:
     return {_part_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]}
 
 
-def _part_name(path: tuple[Any, ...]) -> str:
+def _part_name(path: Path) -> str:
     """The part of the parameters that a leaf belongs to."""
     outer, *inner = (jax.tree_util.keystr((key,), simple=True) for key in path[:2])
     return inner[0] if outer == "policy" and inner else outer
+
+
+def _take(is_taken: Callable[[Path], bool], tree: Tree) -> dict[int, Tree]:
+    """Some leaves of a tree by their index; running statistics are a leaf."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_running)
+    return {index: leaf for index, (path, leaf) in enumerate(leaves) if is_taken(path)}
+
+
+def _put(taken: dict[int, Tree], tree: Tree) -> Tree:
+    """The tree with the leaves of `_take` replaced."""
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_running)
+    return jax.tree.unflatten(structure, [taken.get(index, leaf) for index, leaf in enumerate(leaves)])
 
 
 def empty_scores(num_learners: int) -> Scores:

@@ -324,7 +324,10 @@ def test_what_a_critics_numbers_are_measured_by_goes_with_the_critic(parts):
     before = trees.stack([one, one._replace(statistics=jax.tree.map(lambda x: x + 4, one.statistics))])
     exchange = only_parts(parts, average())
     state, begun = exchange.init(before)
-    _, after, _ = exchange.apply(KEY, state, begun, scores(2))
+    _, after, metrics = exchange.apply(KEY, state, begun, scores(2))
+    sent = [getattr(before.params, part) for part in parts]
+    merged = [before.statistics.obs, *(getattr(before.statistics, n) for n in UNITS if parts == ["critic"])]
+    assert metrics["exchange/bytes"].tolist() == [4 * trees.size((sent, merged)) / 2] * 2
     stayed = [bits(getattr(after.statistics, n)) == bits(getattr(before.statistics, n)) for n in UNITS]
     assert stayed == [parts == ["actor"]] * 2
     assert bits(after.statistics.obs) != bits(before.statistics.obs)
@@ -386,6 +389,7 @@ def test_the_moments_of_a_policy_that_is_not_exchanged_stay():
     )
     exchange = only_parts(["team0"], average())
     state, cohort = exchange.init(cohort)
-    _, after, _ = exchange.apply(KEY, state, cohort, scores(3))
+    _, after, metrics = exchange.apply(KEY, state, cohort, scores(3))
     np.testing.assert_array_equal(after.statistics["team1"]["obs"].mean, [9.0, 10.0, 11.0])
     np.testing.assert_allclose(after.statistics["team0"]["obs"].mean, [1.0, 1.0, 1.0])
+    assert metrics["exchange/bytes"].tolist() == [4 * (2 + 3)] * 3  # two weights; count, mean and m2
