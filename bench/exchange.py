@@ -10,27 +10,28 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from traffic import traffic
 
 from shoal import ExchangeConfig, PPOConfig, TrainConfig
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.envs.registry import make
-from shoal.exchanges import builders
+from shoal.exchanges import routing, selection
 from shoal.exchanges.config import ExchangeContext
 from shoal.exchanges.registry import make_exchange
-from shoal.exchanges.routing import Transport, Way
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import ppo
 from shoal.settings import with_settings
 from shoal.training.program import make_trainer
-from shoal.types import ExchangeState, Scores
+from shoal.types import ExchangeState, Scores, Tree
 
 LOCAL_UPDATES = 16
 CASES = {
@@ -57,6 +58,8 @@ MOVING = {
     "truncation": with_settings(ExchangeConfig("truncation", 1), min_episodes=1),
 }
 """Exchanges whose rows travel, each at every update."""
+GATHER = (routing.Hop((), np.zeros((0, 0), np.int32)),)
+"""In place of hops: all rows are gathered."""
 
 
 def transport(mesh: Mesh, rounds: int) -> Iterator[str]:
@@ -70,22 +73,45 @@ def transport(mesh: Mesh, rounds: int) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for num_learners in (8, 64):
         for name, config in MOVING.items():
-            for way in ("point-to-point", "collective"):
-                moved, seconds = travel(mesh, num_learners, config, way, rounds)
+            for way, patched in (("point-to-point", nullcontext), ("collective", gathering)):
+                with patched():
+                    moved, seconds = travel(mesh, num_learners, config, rounds)
                 kinds = ", ".join(f"{kind} {size / 1e6:.3f}" for kind, size in sorted(moved.items()))
                 total = sum(moved.values()) / 1e6
                 yield f"| {name} | {num_learners} | {way} | {total:.3f} | {kinds} | {1000 * seconds:.2f} |"
 
 
+@contextmanager
+def gathering() -> Iterator[None]:
+    """Exchanges that are compiled in this block gather all rows on every device, and take what is needed."""
+    plan, build_table = routing.plan, routing.build_table
+
+    def plan_nothing(sources: np.ndarray, num_rows: int, transport: routing.Transport) -> routing.Plan:
+        several = transport.num_devices > 1
+        return routing.Plan(sources, GATHER) if several else plan(sources, num_rows, transport)
+
+    def gather(route: routing.Plan, rows: Tree) -> Tree:
+        return routing.gather(rows) if route.hops is GATHER else build_table(route, rows)
+
+    def take(rows: Tree, parent: Array, most: int, transport: routing.Transport) -> Tree:
+        return routing.take_dynamic(rows, parent, len(parent), transport)
+
+    with (
+        patch.object(routing, "plan", plan_nothing),
+        patch.object(routing, "build_table", gather),
+        patch.object(selection, "take_dynamic", take),
+    ):
+        yield
+
+
 def travel(
-    mesh: Mesh, num_learners: int, config: ExchangeConfig, way: Way, rounds: int
+    mesh: Mesh, num_learners: int, config: ExchangeConfig, rounds: int
 ) -> tuple[dict[str, int], float]:
     """Bytes that one exchange moves, by kind, and the median of its seconds."""
-    builders.Transport = partial(Transport, way=way)
     learner = ppo(PPOConfig(), make("jax:CartPole-v1").spec, LearnerContext(10))
     exchange = make_exchange((config,), ExchangeContext(num_learners, learner, mesh=mesh))
     divided, whole = NamedSharding(mesh, BY_LEARNER), NamedSharding(mesh, REPLICATED)
-    memory = ExchangeState(divided, whole)
+    exchange_sharding = ExchangeState(divided, whole)
 
     def begin():
         cohort = jax.lax.map(learner.init, jax.random.split(jax.random.key(0), num_learners))
@@ -94,9 +120,13 @@ def travel(
         now = Scores(jnp.ones(num_learners), everyone.astype(jnp.float32), everyone + 1, present)
         return *exchange.init(cohort._replace(private=())), now
 
-    state = jax.jit(begin, out_shardings=(memory, divided, divided))()
+    state = jax.jit(begin, out_shardings=(exchange_sharding, divided, divided))()
     key = jax.device_put(jax.random.key(1), whole)
-    apply = jax.jit(exchange.apply, out_shardings=(memory, divided, divided)).lower(key, *state).compile()
+    apply = (
+        jax.jit(exchange.apply, out_shardings=(exchange_sharding, divided, divided))
+        .lower(key, *state)
+        .compile()
+    )
     seconds = []
     for _ in range(rounds + 1):
         began = time.perf_counter()

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from tabular_q import World, random_worlds, tabular, value, windy_cliff
 
-from shoal.envs.tabular import random_worlds, value, windy_cliff
-from shoal.exchanges.combinators import absent, every, none
+from shoal.exchanges.combinators import empty_scores, every, none
 from shoal.exchanges.mixing import average
-from shoal.learners.tabular import World, tabular
 from shoal.ops import trees
 from shoal.types import Exchange
 
@@ -24,7 +23,7 @@ TRAINING = {1: 129.55, 4: 129.55, 16: 129.55, None: 129.12}  # None: averaged on
 def learn(key: Array, worlds: World, exchange: Exchange, gamma: float) -> Array:
     """The mean table of five learners, one in each world, that meet after each update."""
     make = lambda world: tabular(world, gamma, step_size=lambda n: 1 / (1 + n / 20))
-    scores = absent(5)._replace(present=jnp.ones(5, bool))
+    scores = empty_scores(5)._replace(present=jnp.ones(5, bool))
     update = jax.vmap(make(worlds).update, in_axes=(None, 0, None))
 
     def step(n, carry):

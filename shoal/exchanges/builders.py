@@ -5,7 +5,7 @@ import optax
 
 from shoal.errors import ShoalError
 from shoal.exchanges import channels, mixing, robust, selection, topology
-from shoal.exchanges.combinators import chain, select
+from shoal.exchanges.combinators import chain, only_parts
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
 from shoal.exchanges.mixing import Channel, MixingRule
 from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
@@ -16,12 +16,12 @@ from shoal.types import Exchange
 
 
 def nothing(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
-    """No exchange between updates: gradients are averaged inside of them."""
+    """No exchange between updates; `gradients` are averaged within an update."""
     return chain()
 
 
 def average(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
-    """A server averages parameters."""
+    """A server averages parameters (FedAvg)."""
     return mix_then_penalise(mixing.from_server(robust.mean()), config, context)
 
 
@@ -38,34 +38,34 @@ def gossip(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
 
 def neighbours_policies(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
     """Neighbours' policies are a penalty; with `average_weights` they average their parameters first."""
-    links = [mix_parameters(gossip_rule(config, context), config, context)] if config.average_weights else []
+    mixed = [mix_parameters(gossip_rule(config, context), config, context)] if config.average_weights else []
     transport = Transport(context.mesh)
     if config.use_comm_penalty is False:
-        return chain(*links)
+        return chain(*mixed)
     if config.topology == "pairs" and config.comm_matrix is None:
         penalty = neighbours_in_pairs(context.learner, context.num_learners, transport, context.group)
     else:
         penalty = neighbours(context.learner, penalty_weights(config, context), transport, context.group)
-    return chain(*links, penalty)
+    return chain(*mixed, penalty)
 
 
 def truncation(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
-    """The worst become copies of the best."""
+    """The worst learners become copies of the best."""
     return evolve(selection.truncation(config.population.fraction, config.population.middle), config, context)
 
 
 def winner(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
-    """All become copies of the best."""
+    """All learners become copies of the best."""
     return evolve(selection.winner(), config, context)
 
 
 def tournament(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
-    """Each becomes a copy of the best of a few."""
+    """Each learner becomes a copy of the best of a few."""
     return evolve(selection.tournament(config.population.rivals), config, context)
 
 
 def evolve(rule: SelectionRule, config: ExchangeConfig, context: ExchangeContext) -> Exchange:
-    """Population-based training by a rule of selection."""
+    """Population-based training with a selection rule."""
     settings = config.population
     return chain(
         population(
@@ -91,27 +91,27 @@ def mix_then_penalise(rule: MixingRule, config: ExchangeConfig, context: Exchang
 
 
 def mix_parameters(rule: MixingRule, config: ExchangeConfig, context: ExchangeContext) -> Exchange:
-    """Parameters mixed by a rule, with all that is configured around it."""
-    share, noise = config.share_statistics, config.privacy.noise_multiplier
+    """Parameters mixed by a rule, with server optimiser, channel, privacy report, anchor and parts."""
+    share_statistics, noise = config.share_statistics, config.privacy.noise_multiplier
     mixed = mixing.mix(
         rule,
         weights=config.weights,
         server=server_optimiser(config),
         channel=make_channel(config, context.num_learners),
-        share_statistics=not noise if share is None else share,
+        share_statistics=not noise if share_statistics is None else share_statistics,
         share_moments=config.share_moments,
     )
     mixed = report_privacy(config, mixed) if noise else mixed
     mixed = chain(mixed, anchor()) if context.anchored else mixed
-    return select(config.parts, mixed) if config.parts else mixed
+    return only_parts(config.parts, mixed) if config.parts else mixed
 
 
 def gossip_rule(config: ExchangeConfig, context: ExchangeContext) -> MixingRule:
-    """The gossip matrix of a graph, or pairs drawn anew each time."""
+    """Gossip with the weights of a graph, or in random pairs."""
     transport = Transport(context.mesh)
     if config.comm_matrix is not None:
-        given = topology.read_matrix(config.comm_matrix, context.num_learners, config.symmetrise)
-        return mixing.from_neighbours(topology.row_stochastic(given), transport)
+        matrix = topology.read_matrix(config.comm_matrix, context.num_learners, config.symmetrise)
+        return mixing.from_neighbours(topology.row_stochastic(matrix), transport)
     if config.topology == "pairs":
         return mixing.from_partner(transport)
     graph = named_graph(config, context.num_learners, context.seed)
@@ -119,14 +119,14 @@ def gossip_rule(config: ExchangeConfig, context: ExchangeContext) -> MixingRule:
 
 
 def penalty_weights(config: ExchangeConfig, context: ExchangeContext) -> np.ndarray:
-    """W_ij of the penalty: those of a file as they are; of a topology, the mean over neighbours."""
+    """W_ij of the penalty: a file's weights as they are; for a named topology, the mean over neighbours."""
     if config.comm_matrix is not None:
         return topology.read_matrix(config.comm_matrix, context.num_learners, config.symmetrise)
     return topology.neighbour_weights(named_graph(config, context.num_learners, context.seed))
 
 
 def communication_graph(config: ExchangeConfig, num_learners: int, seed: int) -> np.ndarray | None:
-    """The graph between neighbours; None where there is a server, or where pairs are drawn."""
+    """The weights between neighbours; None for a server and for random pairs."""
     if config.exchange not in ("gossip", "neighbours"):
         return None
     if config.comm_matrix is not None:
@@ -142,7 +142,7 @@ def named_graph(config: ExchangeConfig, num_learners: int, seed: int) -> np.ndar
 
 
 def tolerated(config: ExchangeConfig, num_learners: int) -> int:
-    """How many Byzantine learners to tolerate: those given, else a third, or as many as the rule can."""
+    """The number of Byzantine learners to tolerate: `bad`, or a third, or as many as the rule can."""
     if config.bad is None:
         return min(num_learners // 3, robust.largest_bad(config.exchange, num_learners))
     robust.check_bad(config.exchange, num_learners, config.bad)
@@ -161,7 +161,7 @@ def server_optimiser(config: ExchangeConfig) -> optax.GradientTransformation | N
 
 
 def make_channel(config: ExchangeConfig, num_learners: int) -> Channel:
-    """Privacy, compression and attack, as far as they are configured."""
+    """The configured privacy, compression and attack."""
     privacy, compress, attack = config.privacy, config.compress, config.attack
     if attack.count > num_learners:
         raise ShoalError(f"{attack.count} attackers are more than the {num_learners} learners")
@@ -173,9 +173,9 @@ def make_channel(config: ExchangeConfig, num_learners: int) -> Channel:
 
 
 def report_privacy(config: ExchangeConfig, exchange: Exchange) -> Exchange:
-    """Add the privacy budget to the metrics, in a form in which several exchanges add up.
+    """Add the privacy budget to the metrics: the cost n / z^2, which adds up over exchanges, and epsilon.
 
-    n Gaussian mechanisms with noise z reveal as much as one with noise z / sqrt(n): n / z^2 is the cost.
+    n Gaussian mechanisms of noise z compose to one of noise z / sqrt(n).
     """
 
     def apply(key, state, cohort, scores):
@@ -185,7 +185,9 @@ def report_privacy(config: ExchangeConfig, exchange: Exchange) -> Exchange:
 
     def derive_metrics(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         delta = config.privacy.delta
-        spent = [channels.epsilon(cost**-0.5, 1, delta) if cost else 0.0 for cost in metrics["privacy/cost"]]
-        return {"privacy/epsilon": np.array(spent, np.float32)}
+        epsilon = [
+            channels.epsilon(cost**-0.5, 1, delta) if cost else 0.0 for cost in metrics["privacy/cost"]
+        ]
+        return {"privacy/epsilon": np.array(epsilon, np.float32)}
 
     return exchange._replace(apply=apply, derive_metrics=derive_metrics)

@@ -1,4 +1,4 @@
-"""What happens to a message on its way: attacks, privacy, compression."""
+"""Channels: how attacks, privacy and compression change a message on its way."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from jax import Array
 from shoal.errors import ShoalError
 
 Alteration: TypeAlias = Callable[[Array, Array], Array]
-"""(key, delta (L, D), one row per learner: the change it wants to send) -> what arrives (L, D)"""
+"""(key, delta (L, D)) -> (L, D): the changes that learners send, and what the receivers get"""
 
 ATTACKS: dict[str, Callable[[Array, Array, float], Array]] = {
     "sign-flip": lambda key, delta, strength: -strength * delta,
@@ -21,25 +21,25 @@ ATTACKS: dict[str, Callable[[Array, Array, float], Array]] = {
     "zero": lambda key, delta, strength: jnp.zeros_like(delta),
     "scale": lambda key, delta, strength: strength * delta,
 }
-"""What a liar sends, from (key, delta, strength)."""
+"""What an attacker sends, from (key, delta, strength)."""
 
 
 def attack(kind: str, bad: int, strength: float) -> Alteration:
-    """The last `bad` learners lie: delta_i <- ATTACKS[kind](delta_i) for i >= L - bad.
+    """The last `bad` learners are attackers: delta_i <- ATTACKS[kind](delta_i) for i >= L - bad.
 
     >>> attack("sign-flip", 1, 10.0)(jax.random.key(0), jnp.array([[1.0], [2.0], [3.0]])).tolist()
     [[1.0], [2.0], [-30.0]]
     """
     if kind not in ATTACKS:
-        raise ShoalError(f"no attack {kind!r}; there are {', '.join(ATTACKS)}")
+        raise ShoalError(f"unknown attack {kind!r}; choose from {', '.join(ATTACKS)}")
     if bad < 0:
         raise ShoalError(f"bad must be at least 0, not {bad}")
     if not math.isfinite(strength):
         raise ShoalError(f"the strength of an attack must be a finite number, not {strength}")
 
     def send(key: Array, delta: Array) -> Array:
-        lies = jnp.arange(delta.shape[0]) >= delta.shape[0] - bad
-        return jnp.where(lies[:, None], ATTACKS[kind](key, delta, strength), delta)
+        attacks = jnp.arange(delta.shape[0]) >= delta.shape[0] - bad
+        return jnp.where(attacks[:, None], ATTACKS[kind](key, delta, strength), delta)
 
     return send
 
@@ -47,8 +47,8 @@ def attack(kind: str, bad: int, strength: float) -> Alteration:
 def privatise(clip: float, noise_multiplier: float) -> Alteration:
     """delta_i min(1, clip / ||delta_i||) + noise_multiplier clip N(0, I) (Abadi et al. 2016).
 
-    A message whose norm is not finite is sent as 0, plus noise: clipping cannot bound it. Row i has the
-    same noise however many rows there are.
+    A message whose norm is not finite is replaced by 0, because clipping cannot bound it. The noise of
+    learner i does not depend on the number of learners.
 
     >>> privatise(1.0, 0.0)(jax.random.key(0), jnp.array([[0.25, 0.0], [0.0, 4.0]])).tolist()
     [[0.25, 0.0], [0.0, 1.0]]
@@ -68,12 +68,12 @@ def privatise(clip: float, noise_multiplier: float) -> Alteration:
 
 @lru_cache
 def epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
-    """The `rounds` messages of a learner, put through `privatise`, are together (epsilon, delta)-private.
+    """The epsilon for which `rounds` messages through `privatise` are together (epsilon, delta)-private.
 
     epsilon = min_a rounds a / (2 noise_multiplier^2) + log(1 - 1/a) - log(a delta) / (a - 1)
 
-    over orders a > 1 of Renyi differential privacy (Mironov 2017), by Google's `dp_accounting`. What
-    stays hidden is whether a contribution, of norm at most `clip`, was there at all.
+    over orders a > 1 of Renyi differential privacy (Mironov 2017), computed by Google's `dp_accounting`.
+    Neighbouring data sets differ by one contribution of norm at most `clip`.
 
     >>> epsilon(1.0, 0, 1e-5), epsilon(0.0, 1, 1e-5)
     (0.0, inf)
@@ -91,29 +91,29 @@ def epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
         from dp_accounting import GaussianDpEvent, NeighboringRelation, SelfComposedDpEvent
         from dp_accounting.rdp import RdpAccountant
     except ImportError as error:
-        raise ShoalError('counting privacy needs dp-accounting: pip install "shoal[privacy]"') from error
+        raise ShoalError('privacy/epsilon needs dp-accounting: pip install "shoal[privacy]"') from error
     accountant = RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
     accountant.compose(SelfComposedDpEvent(GaussianDpEvent(noise_multiplier), rounds))
     return float(accountant.get_epsilon(delta))
 
 
 class Compressor(NamedTuple):
-    """How a message is made short, and how short.
+    """A compression of messages.
 
-    What it loses is the caller's to keep and send later: residual <- delta - apply(delta).
+    The caller keeps what is lost, to send it later: residual <- delta - apply(delta).
     """
 
-    apply: Callable[[Array], Array]  # delta (L, D) -> what arrives (L, D)
-    message_bytes: Callable[[int], int]  # D -> the bytes of one message
+    apply: Callable[[Array], Array]  # delta (L, D) -> (L, D): what the receiver decompresses
+    message_bytes: Callable[[int], int]  # D -> bytes of one message
 
 
 def none() -> Compressor:
-    """delta as it is, 4 D bytes."""
+    """No compression: 4 D bytes."""
     return Compressor(apply=lambda delta: delta, message_bytes=lambda size: 4 * size)
 
 
 def top_k(keep: float) -> Compressor:
-    """The k = ceil(keep D) coordinates largest in magnitude, the rest 0; a number and its place are 8 bytes.
+    """The k = ceil(keep D) coordinates of largest magnitude, the rest 0; a value and its index take 8 bytes.
 
     >>> half = top_k(0.5)
     >>> half.apply(jnp.array([[1.0, -3.0, 2.0, 0.5]])).tolist(), half.message_bytes(4)
@@ -121,19 +121,19 @@ def top_k(keep: float) -> Compressor:
     """
     if not 0 < keep <= 1:
         raise ShoalError(f"keep must be a fraction above 0 and at most 1, not {keep}")
-    # The decimal as it was written: 0.07 * 100 is more than 7 in floating point.
+    # Fraction takes the decimal as written: 0.07 * 100 is more than 7 in floating point.
     num_kept = lambda size: math.ceil(Fraction(str(keep)) * size)
 
     def apply(delta: Array) -> Array:
-        _, place = jax.lax.top_k(jnp.abs(delta), num_kept(delta.shape[1]))
-        values = jnp.take_along_axis(delta, place, 1)
-        return jnp.put_along_axis(jnp.zeros_like(delta), place, values, 1, inplace=False)
+        _, index = jax.lax.top_k(jnp.abs(delta), num_kept(delta.shape[1]))
+        values = jnp.take_along_axis(delta, index, 1)
+        return jnp.put_along_axis(jnp.zeros_like(delta), index, values, 1, inplace=False)
 
     return Compressor(apply, message_bytes=lambda size: 8 * num_kept(size))
 
 
 def int8() -> Compressor:
-    """s round(delta / s), s = max|delta| / 127 of each message; a byte per coordinate and 4 for s.
+    """s round(delta / s), s = max|delta| / 127 of each message; one byte per coordinate and 4 for s.
 
     >>> int8().apply(jnp.array([[127.0, 0.4, -1.6], [0.0, 0.0, 0.0]])).tolist()
     [[127.0, 0.0, -2.0], [0.0, 0.0, 0.0]]
@@ -151,7 +151,7 @@ COMPRESSORS: dict[str, Callable[[float], Compressor]] = {
     "top-k": top_k,
     "int8": lambda keep: int8(),
 }
-"""By their names on the command line, each made from the fraction to keep."""
+"""Compressors by their names on the command line, each from the fraction to keep."""
 
 
 def _check_noise(noise_multiplier: float) -> None:
@@ -160,6 +160,6 @@ def _check_noise(noise_multiplier: float) -> None:
 
 
 def _normal(key: Array, delta: Array) -> Array:
-    """N(0, I), row i from a key of its own."""
-    row = lambda i: jax.random.normal(jax.random.fold_in(key, i), delta.shape[1:], delta.dtype)
-    return jax.vmap(row)(jnp.arange(delta.shape[0]))
+    """N(0, I), a key for each learner."""
+    draw = lambda i: jax.random.normal(jax.random.fold_in(key, i), delta.shape[1:], delta.dtype)
+    return jax.vmap(draw)(jnp.arange(delta.shape[0]))

@@ -1,22 +1,25 @@
-"""The grammar of exchanges: nothing, one after another, now and then, some learners, some parameters."""
+"""Exchanges made from exchanges: none, chain, every, participate, only_parts, common_start."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from shoal.errors import ShoalError
+from shoal.exchanges.mixing import is_running
 from shoal.ops import trees
 from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores, Tree
 
+Path: TypeAlias = tuple[Any, ...]
+"""The keys of a leaf, as `jax.tree_util` gives them."""
 UNITS = ("returns", "targets")
-"""Running statistics of what critics learn."""
+"""Running statistics that a critic's outputs are normalised by."""
 
 
 def none() -> Exchange:
-    """Learners that never meet."""
+    """No exchange."""
     return Exchange(
         init=lambda cohort: (ExchangeState(), cohort),
         apply=lambda key, state, cohort, scores: (state, cohort, {}),
@@ -32,23 +35,23 @@ def chain(*exchanges: Exchange) -> Exchange:
     """
 
     def init(cohort: LearnerState):
-        memories = []
+        states = []
         for exchange in exchanges:
             state, cohort = exchange.init(cohort)
-            memories.append(state)
-        return _join(memories), cohort
+            states.append(state)
+        return _join(states), cohort
 
     def apply(key, state, cohort, scores):
-        memories, total = [], {}
-        for index, (exchange, part) in enumerate(zip(exchanges, _parts(state), strict=True)):
-            part, cohort, metrics = exchange.apply(jax.random.fold_in(key, index), part, cohort, scores)
-            memories.append(part)
+        states, total = [], {}
+        for index, (exchange, own) in enumerate(zip(exchanges, _split(state), strict=True)):
+            own, cohort, metrics = exchange.apply(jax.random.fold_in(key, index), own, cohort, scores)
+            states.append(own)
             total |= {name: total[name] + x if name in total else x for name, x in metrics.items()}
-        return _join(memories), cohort, total
+        return _join(states), cohort, total
 
     def add_peer_targets(state: ExchangeState, rollout: Rollout) -> Rollout:
-        for exchange, part in zip(exchanges, _parts(state), strict=True):
-            rollout = exchange.add_peer_targets(part, rollout)
+        for exchange, own in zip(exchanges, _split(state), strict=True):
+            rollout = exchange.add_peer_targets(own, rollout)
         return rollout
 
     def derive_metrics(metrics):
@@ -58,7 +61,7 @@ def chain(*exchanges: Exchange) -> Exchange:
 
 
 def every(updates: int, exchange: Exchange) -> Exchange:
-    """Meet after every so many updates; in between, metrics stay those of the last meeting."""
+    """Apply the exchange after every `updates` updates; in between, metrics are those of the last time."""
     if updates < 1:
         raise ShoalError(f"local_updates must be at least 1, not {updates}")
     if updates == 1:
@@ -66,27 +69,26 @@ def every(updates: int, exchange: Exchange) -> Exchange:
 
     def init(cohort: LearnerState):
         inner, cohort = exchange.init(cohort)
-        nobody = absent(trees.num_rows(cohort))
-        _, _, metrics = jax.eval_shape(exchange.apply, jax.random.key(0), inner, cohort, nobody)
-        before = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
-        rows, whole = (inner.per_learner, before, nobody.samples), (inner.shared, jnp.int32(0))
-        return ExchangeState(rows, whole), cohort
+        scores = empty_scores(trees.num_rows(cohort))
+        _, _, metrics = jax.eval_shape(exchange.apply, jax.random.key(0), inner, cohort, scores)
+        latest = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
+        per_learner, shared = (inner.per_learner, latest, scores.samples), (inner.shared, jnp.int32(0))
+        return ExchangeState(per_learner, shared), cohort
 
     def apply(key, state, cohort, scores):
-        (rows, before, samples), (whole, waited) = state
+        (per_learner, latest, samples), (shared, waited) = state
         scores = scores._replace(samples=samples + scores.samples)
         waited = waited + 1
 
         def meet():
-            inner, met, metrics = exchange.apply(key, ExchangeState(rows, whole), cohort, scores)
+            inner, met, metrics = exchange.apply(key, ExchangeState(per_learner, shared), cohort, scores)
             state = ExchangeState(
                 (inner.per_learner, metrics, jnp.zeros_like(samples)), (inner.shared, waited * 0)
             )
             return state, met, metrics
 
         def wait():
-            state = ExchangeState((rows, before, scores.samples), (whole, waited))
-            return state, cohort, before
+            return ExchangeState((per_learner, latest, scores.samples), (shared, waited)), cohort, latest
 
         return jax.lax.cond(waited == updates, meet, wait)
 
@@ -97,7 +99,7 @@ def every(updates: int, exchange: Exchange) -> Exchange:
 
 
 def participate(fraction: float, exchange: Exchange) -> Exchange:
-    """Only so large a part of the learners meets, drawn anew each time; the others go on alone."""
+    """A fraction of the learners takes part, drawn anew each time; the others do not change."""
     if not 0 < fraction <= 1:
         raise ShoalError(f"participation must be above 0 and at most 1, not {fraction}")
     if fraction == 1:
@@ -114,70 +116,59 @@ def participate(fraction: float, exchange: Exchange) -> Exchange:
     return exchange._replace(apply=apply)
 
 
-def select(parts: Sequence[str], exchange: Exchange) -> Exchange:
-    """Exchange only the named parts of the parameters; an actor's `log_std` goes with it.
+def only_parts(parts: Sequence[str], exchange: Exchange) -> Exchange:
+    """Exchange only the named parts of the parameters; `actor` includes its `log_std`.
 
-    Names are those of the network's fields: `actor`, `critic`, `encoder` in PPO's; of a learner that has more
-    than a policy, those of its `policy`'s and of what is beside it: `curiosity`. Of an anchor, where there is
-    one, the same parts are seen. The moments that a critic's numbers are measured by go with the critic.
+    The names are the fields of the network: `actor`, `critic`, `encoder` for PPO. Where a learner has more
+    than a policy, they are the fields of its `policy` and the other models, such as `curiosity`. The anchor
+    is divided in the same way, running statistics by `belongs_to_parts`.
     """
     names = {*parts, *(["log_std"] if "actor" in parts else [])}
+    is_named = lambda path: _part_name(path) in names
 
-    def divide(params: Tree) -> tuple[dict[int, jax.Array], list[jax.Array], Any]:
-        paths, structure = jax.tree_util.tree_flatten_with_path(params)
-        first = [_name(path) for path, _ in paths]
-        if unknown := {*parts} - {*first}:
-            there = ", ".join(dict.fromkeys(first))
+    def take_parts(cohort: LearnerState) -> LearnerState:
+        known = part_names(cohort.params)
+        if unknown := {*parts} - known:
+            there = ", ".join(sorted(known))
             raise ShoalError(f"no parameters are called {', '.join(sorted(unknown))}; there are {there}")
-        leaves = [leaf for _, leaf in paths]
-        chosen = {i: leaf for i, leaf in enumerate(leaves) if first[i] in names}
-        return chosen, leaves, structure
-
-    def part(cohort: LearnerState) -> LearnerState:
-        anchor = divide(cohort.anchor)[0] if cohort.anchor else ()
-        return cohort._replace(params=divide(cohort.params)[0], anchor=anchor)
-
-    def whole(changed: LearnerState, before: LearnerState) -> LearnerState:
-        def restore(chosen: dict[int, jax.Array], params: Tree) -> Tree:
-            _, leaves, structure = divide(params)
-            leaves = [chosen.get(i, leaf) for i, leaf in enumerate(leaves)]
-            return jax.tree_util.tree_unflatten(structure, leaves)
-
-        anchor = restore(changed.anchor, before.anchor) if before.anchor else ()
-        changed = changed._replace(params=restore(changed.params, before.params), anchor=anchor)
-        policies = part_names(before.params)
-        statistics = jax.tree_util.tree_map_with_path(
-            partial(choose_statistics, policies, names), changed.statistics, before.statistics
+        return cohort._replace(
+            params=_take(is_named, cohort.params),
+            anchor=_take(is_named, cohort.anchor),
+            statistics=_take(partial(belongs_to_parts, known, names), cohort.statistics),
         )
-        return changed._replace(statistics=statistics)
+
+    def put_back(taken: LearnerState, cohort: LearnerState) -> LearnerState:
+        return taken._replace(
+            params=_put(taken.params, cohort.params),
+            anchor=_put(taken.anchor, cohort.anchor),
+            statistics=_put(taken.statistics, cohort.statistics),
+        )
 
     def init(cohort: LearnerState):
-        state, changed = exchange.init(part(cohort))
-        return state, whole(changed, cohort)
+        state, taken = exchange.init(take_parts(cohort))
+        return state, put_back(taken, cohort)
 
     def apply(key, state, cohort, scores):
-        state, changed, metrics = exchange.apply(key, state, part(cohort), scores)
-        return state, whole(changed, cohort), metrics
+        state, taken, metrics = exchange.apply(key, state, take_parts(cohort), scores)
+        return state, put_back(taken, cohort), metrics
 
     return exchange._replace(init=init, apply=apply)
 
 
-def choose_statistics(
-    policies: set[str], parts: set[str], path: tuple[Any, ...], merged: jax.Array, own: jax.Array
-) -> jax.Array:
-    """Merged statistics where their part is exchanged, else a learner's own.
+def belongs_to_parts(policies: set[str], parts: set[str], path: Path) -> bool:
+    """Whether running statistics at a path are exchanged with these parts.
 
-    Statistics of several policies lie under the policies' names. The moments of returns and targets go with
-    the critic, whose numbers are measured in them.
+    The statistics of several policies have the policies' names. Those of returns and targets belong to the
+    critic, whose outputs are normalised by them.
     """
     keys = {jax.tree_util.keystr((key,), simple=True) for key in path}
     if owners := keys & policies:
-        return merged if owners & parts else own
-    return own if keys & {*UNITS} and "critic" not in parts else merged
+        return bool(owners & parts)
+    return "critic" in parts or not keys & {*UNITS}
 
 
 def common_start(exchange: Exchange) -> Exchange:
-    """Everyone begins with the parameters of the first learner, as clients of a server do."""
+    """All learners start with the parameters of the first."""
 
     def init(cohort: LearnerState):
         first = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), cohort.params)
@@ -187,25 +178,39 @@ def common_start(exchange: Exchange) -> Exchange:
 
 
 def part_names(params: Tree) -> set[str]:
-    """The parts that parameters have."""
-    return {_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]}
+    """The names of the parts of the parameters."""
+    return {_part_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]}
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def _part_name(path: Path) -> str:
     """The part of the parameters that a leaf belongs to."""
     outer, *inner = (jax.tree_util.keystr((key,), simple=True) for key in path[:2])
     return inner[0] if outer == "policy" and inner else outer
 
 
-def absent(num_learners: int) -> Scores:
-    """The standing of learners who have done nothing and are not there."""
+def _take(is_taken: Callable[[Path], bool], tree: Tree) -> dict[int, Tree]:
+    """Some leaves of a tree by their index; running statistics are a leaf."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_running)
+    return {index: leaf for index, (path, leaf) in enumerate(leaves) if is_taken(path)}
+
+
+def _put(taken: dict[int, Tree], tree: Tree) -> Tree:
+    """The tree with the leaves of `_take` replaced."""
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_running)
+    return jax.tree.unflatten(structure, [taken.get(index, leaf) for index, leaf in enumerate(leaves)])
+
+
+def empty_scores(num_learners: int) -> Scores:
+    """The scores of learners that have done nothing and are not present."""
     zeros = jnp.zeros(num_learners)
     return Scores(zeros, zeros, jnp.zeros(num_learners, jnp.int32), jnp.zeros(num_learners, bool))
 
 
-def _join(memories: Sequence[ExchangeState]) -> ExchangeState:
-    return ExchangeState(tuple(m.per_learner for m in memories), tuple(m.shared for m in memories))
+def _join(states: Sequence[ExchangeState]) -> ExchangeState:
+    """The states of several exchanges as one."""
+    return ExchangeState(tuple(s.per_learner for s in states), tuple(s.shared for s in states))
 
 
-def _parts(state: ExchangeState) -> list[ExchangeState]:
-    return [ExchangeState(*part) for part in zip(state.per_learner, state.shared, strict=True)]
+def _split(state: ExchangeState) -> list[ExchangeState]:
+    """The reverse of `_join`."""
+    return [ExchangeState(*own) for own in zip(state.per_learner, state.shared, strict=True)]

@@ -1,4 +1,4 @@
-"""The settings of an exchange, in groups, and what its builder knows of the run."""
+"""The settings of an exchange, in groups, and the context that its builder receives."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ from shoal.types import Learner
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """The server's own optimiser: the change of the average is its gradient (Reddi et al. 2021)."""
+    """The server's optimiser; its gradient is the server's parameters minus the average (FedOpt)."""
 
     optimiser: Literal["none", "momentum", "adam"] = "none"
-    """None, momentum (FedAvgM) or Adam (FedAdam)."""
+    """momentum is FedAvgM, adam is FedAdam; with none the server takes the average."""
     lr: float | None = None
-    """Its learning rate; 1 for momentum and 0.01 for Adam unless given."""
+    """The server's learning rate; 1 for momentum and 0.01 for adam unless given."""
     momentum: float = 0.9
-    """Its momentum, and Adam's first decay rate."""
+    """The server's momentum, or Adam's beta_1."""
 
     def __post_init__(self):
         check_choices(self, "server")
@@ -31,30 +31,31 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """Differential privacy: messages are clipped, and Gaussian noise is added."""
+    """Differential privacy: messages are clipped, and Gaussian noise is added to them."""
 
     clip: float | None = None
-    """Upper bound on the norm of the change that a learner sends; no clipping unless given."""
+    """Bound on the L2 norm of the change that a learner sends; no clipping unless given."""
     noise_multiplier: float = 0.0
-    """Standard deviation of the noise, in units of `clip`."""
+    """Standard deviation of the noise, in units of privacy.clip; needs privacy.clip."""
     delta: float = 1e-5
     """The delta for which the privacy budget epsilon is reported."""
 
     def __post_init__(self):
         if self.noise_multiplier and self.clip is None:
-            raise ShoalError("privacy.noise_multiplier needs privacy.clip: the noise is measured in it")
+            raise ShoalError("privacy.noise_multiplier needs privacy.clip, which is the unit of the noise")
 
 
 @dataclass(frozen=True)
 class AttackConfig:
-    """A simulated attack: the last learners send false messages."""
+    """A simulated attack: the last attack.count learners send false messages."""
 
     kind: Literal["none", "sign-flip", "noise", "zero", "scale"] = "none"
-    """What an attacker sends instead of its change."""
+    """What an attacker sends: its change times -strength (sign-flip) or strength (scale), its change plus
+    noise, or zero."""
     count: int = 0
-    """The number of attackers."""
+    """The number of attackers: the last learners."""
     strength: float = 10.0
-    """The factor of sign-flip and scale, or the standard deviation of noise."""
+    """The factor of sign-flip and scale, or the standard deviation of the noise."""
 
     def __post_init__(self):
         check_choices(self, "attack")
@@ -64,10 +65,10 @@ class AttackConfig:
 
 @dataclass(frozen=True)
 class CompressConfig:
-    """Compression of messages, with error feedback: what is left out is added to the next message."""
+    """Compression of messages, with error feedback: what is lost is added to the next message."""
 
     kind: Literal["none", "top-k", "int8"] = "none"
-    """The largest coordinates only, or one byte per coordinate."""
+    """top-k sends the largest coordinates only; int8 sends one byte per coordinate."""
     keep: float = 0.01
     """The fraction of the coordinates that top-k sends."""
 
@@ -77,24 +78,25 @@ class CompressConfig:
 
 @dataclass(frozen=True)
 class PopulationConfig:
-    """Population-based training: who is replaced, when, and how hyperparameters change."""
+    """Population-based training: which learners are replaced, when, and how hyperparameters change."""
 
     fraction: float = 0.25
-    """The fraction that is replaced, and the fraction that is copied (truncation)."""
+    """The fraction of the learners that is replaced; as many of the best are copied (truncation)."""
     middle: bool = False
-    """Also change the hyperparameters of the learners in between (truncation)."""
+    """Also change the hyperparameters of the learners that are neither replaced nor copied (truncation)."""
     rivals: int = 2
-    """The number of other learners that a learner is compared with (tournament)."""
+    """The number of random learners that each learner is compared with (tournament)."""
     resample: float = 0.25
     """The probability that a hyperparameter is drawn from its prior instead of perturbed."""
     min_episodes: int = 20
-    """Episodes that a learner must finish after it was replaced, to be ranked again."""
+    """Episodes that a learner finishes after it was replaced before it is ranked again."""
     warm_up: int = 0
     """Updates before the first selection."""
     groups: int = 1
-    """The number of groups; selection is within each, at every 1st, 5th, 10th and 25th meeting (MF-PBT)."""
+    """The number of groups, 1 to 4. Selection is within a group: in the first at every meeting, in the others
+    at every 5th, 10th and 25th (MF-PBT)."""
     migrate_every: int = 1
-    """Selections of a group between two migrations from other groups."""
+    """Selections of a group between two migrations from other groups; needs population.groups."""
 
     def __post_init__(self):
         check_at_least(self, 1, "min_episodes", "migrate_every", group="population")
@@ -119,58 +121,61 @@ class ExchangeConfig:
     neighbours (a penalty on the distance from neighbours' policies); truncation, winner, tournament
     (population-based training); or MODULE:FUNCTION, an exchange of your own."""
     local_updates: int = 4
-    """Updates between two exchanges."""
+    """The number of updates between two exchanges."""
     participation: float = 1.0
-    """The fraction of the learners that takes part in an exchange, drawn anew each time."""
+    """The fraction of the learners that take part in an exchange, drawn anew each time."""
     parts: tuple[str, ...] = ()
-    """Parameters to exchange, by the names of the network's parts (ppo: actor, critic, encoder; td3: actor,
-    critic, target_actor, target_critic); all if empty. critic:50 actor:100 exchanges the critic every 50
-    updates and the actor every 100."""
+    """The parts of the network to exchange (ppo: actor, critic, encoder; td3: actor, critic, target_actor,
+    target_critic); all if empty. critic:50 actor:100 exchanges the critic every 50 updates and the actor
+    every 100."""
     topology: Literal["complete", "ring", "star", "torus", "random-regular", "pairs"] = "ring"
-    """The communication graph (gossip, neighbours); pairs are drawn anew each time."""
+    """The communication graph (gossip, neighbours); pairs are random, drawn anew each time."""
     degree: int = 4
-    """Neighbours of each learner in a random regular graph."""
+    """The number of neighbours of each learner (random-regular)."""
     comm_matrix: Any = None
-    """A graph of your own: a JSON file, {"comm_matrix": {"0": {"1": 100}}}; i -> j -> weight of j for i."""
+    """A graph of your own instead of a topology: a JSON file such as {"comm_matrix": {"0": {"1": 100}}},
+    where learner 0 receives from learner 1 with weight 100."""
     symmetrise: bool = False
-    """Read every edge of comm_matrix in both directions."""
+    """Read each edge of comm_matrix in both directions."""
     weights: Literal["uniform", "samples", "returns"] = "uniform"
-    """The weight of a learner in an average."""
+    """The weight of a learner in an average: the same for all, or by its samples or returns."""
     bad: int | None = None
-    """Byzantine learners that a robust rule tolerates; a third, or as many as it can, unless given."""
+    """The number of Byzantine learners that a robust rule tolerates; unless given, a third of the learners,
+    or as many as the rule can."""
     average_weights: bool = False
-    """Let neighbours average their parameters too."""
+    """Also average the parameters of neighbours (neighbours)."""
     use_comm_penalty: bool | None = None
-    """Penalise the KL from the policies last received (comm_penalty_coeff); on for neighbours."""
+    """Penalise the distance from the policies last received, with weight peers.coef; on for neighbours, else
+    off."""
     share_statistics: bool | None = None
-    """Merge the running statistics of observations and returns; on unless there is noise for privacy."""
+    """Merge the running statistics of observations and returns; on, but off with privacy.noise_multiplier."""
     share_moments: bool = False
-    """Mix the optimiser's moments like the parameters."""
+    """Mix Adam's moments like the parameters."""
     common_start: bool | None = None
     """Start all learners from the same parameters; on where parameters or gradients are averaged."""
     server: ServerConfig = field(default_factory=ServerConfig)
     """The server's optimiser."""
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
-    """Clipping and noise."""
+    """Differential privacy: clipping and noise."""
     attack: AttackConfig = field(default_factory=AttackConfig)
     """Simulated attackers."""
     compress: CompressConfig = field(default_factory=CompressConfig)
     """Compression of messages."""
     population: PopulationConfig = field(default_factory=PopulationConfig)
-    """Selection and exploration."""
+    """Population-based training."""
 
     def __post_init__(self):
         check_choices(self)
         check_at_least(self, 1, "local_updates")
         if self.comm_matrix is not None and self.topology != "ring":
-            raise ShoalError(f"topology {self.topology} or comm_matrix: both give the communication graph")
+            raise ShoalError(f"give topology {self.topology} or comm_matrix, not both: each is a graph")
         if self.share_moments and self.parts:
-            raise ShoalError("share_moments goes with all parameters, not with some of the parts")
+            raise ShoalError("share_moments needs all parameters: leave out parts or share_moments")
         if self.privacy.noise_multiplier:
             self._refuse_what_noise_does_not_cover()
 
     def _refuse_what_noise_does_not_cover(self) -> None:
-        """Raise where something would be sent without noise beside what is sent with it."""
+        """Raise where a setting would send something without noise."""
         if self.share_statistics:
             raise ShoalError("noise does not cover running statistics: leave out share_statistics")
         if self.share_moments:
@@ -184,7 +189,7 @@ class ExchangeConfig:
         """A line for each setting that has no effect as configured."""
         needed = {name: NEEDS[name] for name in changed(self) if name in NEEDS}
         return [
-            f"{name} does nothing without {what}" for name, (what, met) in needed.items() if not met(self)
+            f"{name} has no effect without {what}" for name, (what, met) in needed.items() if not met(self)
         ]
 
 
@@ -199,16 +204,17 @@ NEEDS: dict[str, tuple[str, Callable[[ExchangeConfig], bool]]] = {
     "compress.keep": ("compress top-k", lambda c: c.compress.kind == "top-k"),
     "population.migrate_every": ("population.groups", lambda c: c.population.groups > 1),
 }
-"""What a setting needs to have an effect. Without it there is a warning, so that the other can be varied."""
+"""What a setting needs to have an effect. A setting without effect is a warning and not an error, so that the
+setting it needs can be varied alone."""
 
 
 class ExchangeContext(NamedTuple):
-    """What a builder knows of the run beside the exchange's settings."""
+    """What a builder receives beside the exchange's settings."""
 
     num_learners: int
     learner: Learner
     seed: int = 0
     mesh: Mesh | None = None  # the devices that the learners are divided over; None for one
-    group: int = 4  # how many policies a device evaluates at a time
+    group: int = 4  # the number of policies that a device evaluates at a time
     priors: Mapping[str, Prior] = {}  # of the hyperparameters that a population changes
     anchored: bool = False  # whether learners stay near `LearnerState.anchor` (FedProx)

@@ -1,4 +1,4 @@
-"""Exploration: hyperparameters drawn, perturbed and kept within their bounds."""
+"""Exploration: hyperparameters are drawn from priors, perturbed and kept within bounds."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +17,12 @@ FACTORS = (0.8, 1.2)
 
 
 class Prior(NamedTuple):
-    """What a hyperparameter may be: between two bounds, or one of several numbers.
+    """The distribution of a hyperparameter: between two bounds, or one of several numbers.
 
-    uniform          x uniform
-    log              log x uniform, for what is felt by its order of magnitude
-    one-minus-log    log(1 - x) uniform, for discounts: 0.9, 0.99 and 0.999 lie equally far apart
-    choice           one of `choices`; those listed side by side are neighbours
+    uniform          x is uniform
+    log              log x is uniform, for step sizes and coefficients
+    one-minus-log    log(1 - x) is uniform, for discounts: 0.9, 0.99 and 0.999 are equally far apart
+    choice           one of `choices`; perturbing moves to the choice before or after
     """
 
     kind: str
@@ -73,11 +73,11 @@ PRIORS: dict[str, Prior] = {
     "alpha": Prior("log", 1e-3, 1.0),
     "alpha_learning_rate": Prior("log", 1e-5, 1e-2),
 }
-"""What hyperparameters may be, unless told otherwise."""
+"""The default priors."""
 
 
 def read_priors(names: Iterable[str]) -> dict[str, Prior]:
-    """Priors by name, each from `name`, which takes the usual one, or `name=KIND LOW HIGH`.
+    """Priors by name, each from `name`, which takes the default prior, or `name=KIND LOW HIGH`.
 
     >>> list(read_priors(["gamma", "learning_rate=log 1e-4 1e-3"]))
     ['gamma', 'learning_rate']
@@ -86,7 +86,7 @@ def read_priors(names: Iterable[str]) -> dict[str, Prior]:
     for text in names:
         name, equals, prior = str(text).partition("=")
         if not equals and name not in PRIORS:
-            raise ShoalError(f"{name} has no usual prior: write {name}=log 1e-5 1e-2, or the like")
+            raise ShoalError(f"{name} has no default prior: give one, e.g. {name}=log 1e-5 1e-2")
         priors[name.strip()] = read_prior(prior) if equals else PRIORS[name]
     return priors
 
@@ -107,12 +107,12 @@ def draw(prior: Prior, key: Array, shape: tuple[int, ...] = ()) -> Array:
 
 
 def perturb(prior: Prior, key: Array, value: Array, factors: Sequence[float] = FACTORS) -> Array:
-    """One of the factors f, drawn for every value x, then the bounds.
+    """Each value x is changed by a random one of the factors f, then clipped to the bounds.
 
     log, uniform above 0    x <- f x
     one-minus-log           1 - x <- f (1 - x)
     other uniform           x <- x + (f - 1) (high - low)
-    choice                  the neighbour before or after, whatever the factors; at an end perhaps itself
+    choice                  x <- the choice before or after; the first and the last may stay
     """
     if prior.kind == "choice":
         choices = jnp.array(prior.choices, jnp.float32)
@@ -137,10 +137,10 @@ def explore(
     resample: float = 0.25,
     factors: Sequence[float] = FACTORS,
 ) -> Tree:
-    """x_i ~ prior with probability `resample`, else x_i perturbed: for each i to mutate and each name.
+    """x_i ~ prior with probability `resample`, else x_i perturbed, for each i with `mutate` and each name.
 
-    `hypers` is a named tuple of (L,) arrays. A learner's draws depend on the key, its index and the place
-    of the hyperparameter among the fields, on nothing else.
+    `hypers` is a named tuple of (L,) arrays. A draw depends only on the key, the index of the learner and the
+    index of the field.
     """
     check_names(priors, hypers)
     if not 0 <= resample <= 1:
@@ -165,8 +165,8 @@ def explore(
 def check_names(names: Iterable[str], hypers: Tree) -> None:
     """Raise where a learner has no hyperparameter of a name."""
     if unknown := [name for name in names if name not in hypers._fields]:
-        there = ", ".join(hypers._fields)
-        raise ShoalError(f"no hyperparameters are called {', '.join(unknown)}; there are {there}")
+        known = ", ".join(hypers._fields)
+        raise ShoalError(f"no hyperparameters are called {', '.join(unknown)}; there are {known}")
 
 
 def _one_of(numbers: Sequence[float], key: Array, shape: tuple[int, ...]) -> Array:
@@ -174,7 +174,7 @@ def _one_of(numbers: Sequence[float], key: Array, shape: tuple[int, ...]) -> Arr
 
 
 def _mistake(kind: str, numbers: tuple[float, ...]) -> str:
-    """What is wrong with a prior, in the float32 it will be used in; empty if nothing."""
+    """What is wrong with a prior once it is float32; empty if nothing."""
     if not all(abs(x) <= float(np.finfo(np.float32).max) for x in numbers):
         return "numbers must be finite"
     x = np.array(numbers, np.float32)
@@ -185,9 +185,9 @@ def _mistake(kind: str, numbers: tuple[float, ...]) -> str:
     if len(numbers) != 2:
         return f"needs two numbers, a lower and an upper bound, not {len(numbers)}"
     if x[0] >= x[1]:
-        return "the lower bound comes first, and the two must differ"
+        return "the lower bound comes first and must be below the upper one"
     if kind == "log" and x[0] < np.finfo(np.float32).tiny:
         return "bounds must be above 0"
     if kind == "one-minus-log" and (x[0] <= 0 or x[1] >= 1):
-        return "bounds must lie between 0 and 1, and be neither"
+        return "bounds must be above 0 and below 1"
     return ""

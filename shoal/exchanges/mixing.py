@@ -1,8 +1,7 @@
-"""Mixing: learners take up each other's parameters, from a server or from their neighbours.
+"""Mixing: learners combine their parameters, through a server or with neighbours.
 
-What a round does is a `MixingRule` (who takes what from whom) and a `Channel` (what happens to a message on
-its way); `mix` makes an exchange of the two. Messages are rows of a matrix (L, D): each learner's
-parameters, flattened.
+`mix` makes an exchange of a `MixingRule` (how messages are combined) and a `Channel` (how a message changes
+on its way). Messages are a matrix (L, D): row i is the flattened parameters of learner i.
 """
 
 from collections.abc import Callable
@@ -19,36 +18,36 @@ from shoal.exchanges import channels, routing
 from shoal.exchanges.channels import Alteration, Compressor
 from shoal.exchanges.products import linear, times
 from shoal.exchanges.robust import Aggregator, mean, median
-from shoal.exchanges.routing import HERE, Transport
+from shoal.exchanges.routing import ONE_DEVICE, Transport
 from shoal.ops import trees
 from shoal.ops.statistics import Running, pool, variance
 from shoal.types import Exchange, ExchangeState, LearnerState, Scores, Tree
 
 
 class MixingRule(NamedTuple):
-    """What learners make of each other's messages.
+    """How learners combine their messages.
 
-    combine(key, own, messages, weight) -> (L, D)     own, messages (L, D), weight (L,), 0 for the absent
-    merge(key, statistics, weight) -> statistics      `Running` rows, leading L
-    copies(key, weight, books) -> (L,)                how often each sends its message
+    combine(key, own, messages, weight) -> (L, D)     own, messages (L, D); weight (L,), 0 for absent learners
+    merge(key, statistics, weight) -> statistics      `Running` with leading L
+    count_messages(key, weight, changes) -> (L,)      how often each learner sends its message
 
-    `broadcast` says that all receive the same, so that each knows what the others hold afterwards. With
-    `feedback`, a message tells how its sender changed: whoever may listen later has to hear it, too.
+    `broadcast`: all learners receive the same result. `changes`: messages are changes instead of parameters,
+    so every learner that may receive from the sender later needs each of them.
     """
 
     combine: Callable[[Array, Array, Array, Array], Array]
     merge: Callable[[Array, Running, Array], Running]
-    copies: Callable[[Array, Array, bool], Array]
+    count_messages: Callable[[Array, Array, bool], Array]
     broadcast: bool
 
 
 class Channel(NamedTuple):
-    """What happens to a message on its way.
+    """How a message changes on its way: privacy, then compression, then attack.
 
-    Learners then send how they changed since others last heard of them: bounded and blurred, then
-    compressed. What compression leaves out is sent later (error feedback, Seide et al. 2014; in gossip
-    the receivers' copies do the same, Koloskova et al. 2019). A liar sends something else, but keeps its
-    own books honestly.
+    With any of these, learners send their change since the last message instead of their parameters. What
+    compression loses is sent later (error feedback, Seide et al. 2014; in gossip the receivers' copies have
+    the same effect, Koloskova et al. 2019). An attacker sends a false message, but its `FeedbackState` is
+    that of the true one.
     """
 
     privacy: Alteration | None = None
@@ -57,23 +56,23 @@ class Channel(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether messages arrive as they were sent."""
+        """Whether messages are the parameters, unchanged."""
         return self == (None, None, None)
 
 
 class FeedbackState(NamedTuple):
-    """What others know of each learner, and what it still owes them, (L, D) each."""
+    """Error feedback, (L, D) each."""
 
-    public: Array
-    residual: Array
+    public: Array  # the receivers' copy of each learner's parameters
+    residual: Array  # what compression has lost and a later message will add
 
 
 PLAIN = Channel()
-"""Messages arrive as they were sent."""
+"""Messages are the parameters, unchanged."""
 
 
 class Server(NamedTuple):
-    """A server's own model and the state of its optimiser."""
+    """The parameters of a server and the state of its optimiser."""
 
     model: Array  # (D,)
     opt_state: Tree
@@ -81,7 +80,7 @@ class Server(NamedTuple):
 
 Weighting: TypeAlias = Literal["uniform", "samples", "returns"]
 Operator: TypeAlias = Callable[[Tree, Tree], Tree]
-"""(own, messages) -> what learners make of them: the same linear function of rows (L, n) for every leaf."""
+"""(own, messages) -> mixed: the same linear function along the learner axis for every leaf (L, n)."""
 
 
 def average(
@@ -93,8 +92,8 @@ def average(
 ) -> Exchange:
     """Federated averaging (McMahan et al. 2017): x_i <- sum_j n_j x_j / sum_j n_j.
 
-    A `server` optimiser treats what the average moved by as a gradient: `optax.sgd(1.0, momentum=0.9)`
-    is FedAvgM, `optax.adam(0.01, eps=1e-3)` FedAdam (Reddi et al. 2021).
+    A `server` optimiser takes the server's parameters minus the average as its gradient:
+    `optax.sgd(1.0, momentum=0.9)` is FedAvgM, `optax.adam(0.01, eps=1e-3)` FedAdam (Reddi et al. 2021).
 
     >>> import shoal
     >>> config = shoal.TrainConfig("CartPole-v1", steps=1024, learners=2, reports=1)
@@ -106,14 +105,14 @@ def average(
 
 
 def gossip(
-    matrix: np.ndarray, *, channel: Channel = PLAIN, transport: Transport = HERE, **kept: bool
+    matrix: np.ndarray, *, channel: Channel = PLAIN, transport: Transport = ONE_DEVICE, **kept: bool
 ) -> Exchange:
-    """x_i <- sum_j W_ij x_j with a row-stochastic W (L, L) that never changes."""
+    """x_i <- sum_j W_ij x_j with a constant row-stochastic W (L, L)."""
     return mix(from_neighbours(matrix, transport), channel=channel, **kept)
 
 
-def gossip_in_pairs(*, channel: Channel = PLAIN, transport: Transport = HERE, **kept: bool) -> Exchange:
-    """x_i, x_j <- (x_i + x_j) / 2 for pairs drawn anew each time (Boyd et al. 2006)."""
+def gossip_in_pairs(*, channel: Channel = PLAIN, transport: Transport = ONE_DEVICE, **kept: bool) -> Exchange:
+    """x_i, x_j <- (x_i + x_j) / 2 for random pairs, drawn anew each time (Boyd et al. 2006)."""
     return mix(from_partner(transport), channel=channel, **kept)
 
 
@@ -126,41 +125,43 @@ def mix(
     share_statistics: bool = True,
     share_moments: bool = False,
 ) -> Exchange:
-    """An exchange of parameters by a rule; running statistics are merged by their counts.
+    """An exchange that mixes parameters by a rule.
 
-    Adam's moments stay with their learner unless `share_moments`.
+    With `share_statistics`, running statistics are merged by their counts; with `share_moments`, Adam's
+    moments are mixed like parameters.
     """
     if server is not None and not rule.broadcast:
         raise ShoalError("a server optimiser needs a server: use it with average or a robust rule")
     if weights != "uniform" and not rule.broadcast:
-        raise ShoalError(f"weights {weights} are for averages: in gossip the matrix says who counts")
+        raise ShoalError(f"weights {weights} need a server: the weights of gossip are those of its matrix")
 
     def init(cohort: LearnerState):
         own, _ = trees.as_matrix(cohort.params)
         model = jnp.mean(own, 0)
         feedback = () if channel.is_plain else FeedbackState(own, jnp.zeros_like(own))
-        whole = () if server is None else Server(model, server.init(model))
+        served = () if server is None else Server(model, server.init(model))
         rounds, sent = jnp.zeros(own.shape[0], jnp.int32), jnp.zeros((own.shape[0], 2), jnp.int32)
-        return ExchangeState((rounds, sent, feedback), whole), cohort
+        return ExchangeState((rounds, sent, feedback), served), cohort
 
     def apply(key, state, cohort, scores):
-        (rounds, sent, feedback), whole = state
+        (rounds, sent, feedback), served = state
         key_rule, key_channel = jax.random.split(key)
         own, back = trees.as_matrix(cohort.params)
         weight, present = weigh(weights, scores), scores.present
-        heard, known = (own, feedback) if channel.is_plain else send(channel, key_channel, own, feedback)
-        target = rule.combine(key_rule, own, heard, weight)
+        messages, updated = (own, feedback) if channel.is_plain else send(channel, key_channel, own, feedback)
+        target = rule.combine(key_rule, own, messages, weight)
         if server is not None:
-            whole = serve(server, whole, target[0], jnp.any(present))
-            target = jnp.broadcast_to(whole.model, own.shape)
+            served = step_server(server, served, target[0], jnp.any(present))
+            target = jnp.broadcast_to(served.model, own.shape)
         if not channel.is_plain:
-            # A broadcast tells everyone what all hold; gossip only what each has sent, debts included.
-            known = (
-                FeedbackState(target, known.residual)
+            # After a broadcast all learners know `target`. In gossip they know only what was sent; the lost
+            # part is in the difference to that copy, so it is not added again.
+            updated = (
+                FeedbackState(target, updated.residual)
                 if rule.broadcast
-                else FeedbackState(known.public, 0 * known.residual)
+                else FeedbackState(updated.public, 0 * updated.residual)
             )
-            feedback = trees.where_rows(present, known, feedback)
+            feedback = trees.where_rows(present, updated, feedback)
         cohort = cohort._replace(params=back(jnp.where(present[:, None], target, own)))
         if share_statistics:
             cohort = cohort._replace(statistics=merge_statistics(rule, key_rule, cohort, weight, present))
@@ -168,42 +169,41 @@ def mix(
             moments = mix_moments(rule, key_rule, cohort.opt_state, weight, present)
             cohort = cohort._replace(opt_state=moments)
         rounds = rounds + present
-        listening = rule.copies(key_rule, weight, False)
-        told = listening if channel.is_plain else rule.copies(key_rule, weight, True)
-        sent = sent + jnp.where(present[:, None], jnp.stack([told, listening], 1), 0)
+        receivers = rule.count_messages(key_rule, weight, False)
+        followers = receivers if channel.is_plain else rule.count_messages(key_rule, weight, True)
+        sent = sent + jnp.where(present[:, None], jnp.stack([followers, receivers], 1), 0)
         size = (channel.compressor or channels.none()).message_bytes(own.shape[1])
-        aside = _row_bytes(cohort.statistics) if share_statistics else 0  # does not go through the channel
-        aside += _row_bytes(_real(cohort.opt_state)) if share_moments else 0
-        num_bytes = jnp.float32(sent[:, 0]) * size + jnp.float32(sent[:, 1]) * aside
+        uncompressed = _row_bytes(cohort.statistics) if share_statistics else 0
+        uncompressed += _row_bytes(_real(cohort.opt_state)) if share_moments else 0
+        num_bytes = jnp.float32(sent[:, 0]) * size + jnp.float32(sent[:, 1]) * uncompressed
         metrics = {"exchange/bytes": num_bytes, "exchange/rounds": jnp.float32(rounds)}
-        return ExchangeState((rounds, sent, feedback), whole), cohort, metrics
+        return ExchangeState((rounds, sent, feedback), served), cohort, metrics
 
     return Exchange(init, apply)
 
 
 def send(channel: Channel, key: Array, own: Array, feedback: FeedbackState) -> tuple[Array, FeedbackState]:
-    """What others hear of every learner's parameters, and what each honestly told them."""
+    """The parameters as receivers see them, (L, D), and the feedback as the senders keep it."""
     key_privacy, key_attack = jax.random.split(key)
     delta = own - feedback.public
     delta = channel.privacy(key_privacy, delta) if channel.privacy else delta
     delta = delta + feedback.residual
     sent = channel.compressor.apply(delta) if channel.compressor else delta
-    heard = channel.attack(key_attack, sent) if channel.attack else sent
-    return feedback.public + heard, FeedbackState(feedback.public + sent, delta - sent)
+    arrived = channel.attack(key_attack, sent) if channel.attack else sent
+    return feedback.public + arrived, FeedbackState(feedback.public + sent, delta - sent)
 
 
-def serve(server: optax.GradientTransformation, state: Server, target: Array, anyone: Array) -> Server:
-    """The server's step toward what its clients sent: the gradient is model - target."""
+def step_server(server: optax.GradientTransformation, state: Server, target: Array, anyone: Array) -> Server:
+    """The server's step, if anyone is present; its gradient is model - target."""
     updates, opt_state = server.update(state.model - target, state.opt_state, state.model)
     moved = Server(optax.apply_updates(state.model, updates), opt_state)
     return trees.where(anyone, moved, state)
 
 
 def weigh(weighting: Weighting, scores: Scores) -> Array:
-    """How much each learner counts, (L,): 0 for the absent.
+    """The weight of each learner in an average, (L,): 0 for absent learners.
 
-    By `returns`: in proportion to the mean raw return above the worst one's, or above 0 where none is
-    below it.
+    With `returns`: the mean raw return minus the smallest one, or minus 0 if none is negative.
     """
     present = scores.present.astype(jnp.float32)
     if weighting == "uniform":
@@ -218,24 +218,25 @@ def weigh(weighting: Weighting, scores: Scores) -> Array:
 
 
 def from_server(aggregate: Aggregator, robust: bool = False) -> MixingRule:
-    """Everyone receives one aggregate of all messages."""
+    """All learners receive one aggregate of all messages."""
 
     def combine(key, own, messages, weight):
         return jnp.broadcast_to(aggregate(messages, weight), own.shape)
 
     def merge(key, statistics, weight):
-        mean_learner = typical(statistics, weight) if robust else pooled(statistics, weight)
-        return jax.tree.map(lambda one, rows: jnp.broadcast_to(one, rows.shape), mean_learner, statistics)
+        merged = median_statistics(statistics, weight) if robust else pool_statistics(statistics, weight)
+        return jax.tree.map(lambda one, like: jnp.broadcast_to(one, like.shape), merged, statistics)
 
-    return MixingRule(
-        combine, merge, lambda key, weight, feedback: jnp.ones_like(weight, jnp.int32), broadcast=True
-    )
+    def count_messages(key, weight, changes):
+        return jnp.ones_like(weight, jnp.int32)
+
+    return MixingRule(combine, merge, count_messages, broadcast=True)
 
 
-def from_neighbours(matrix: np.ndarray, transport: Transport = HERE) -> MixingRule:
-    """x_i <- W_ii x_i + sum_j W_ij m_j; whoever is absent leaves its weight to the listener.
+def from_neighbours(matrix: np.ndarray, transport: Transport = ONE_DEVICE) -> MixingRule:
+    """x_i <- W_ii x_i + sum_j W_ij m_j; the weight of an absent neighbour goes to x_i.
 
-    A sparse W costs what its edges cost: a sum of rows taken from others instead of a product.
+    The cost of a sparse W is proportional to its edges (`linear`).
     """
     matrix = np.asarray(matrix, np.float32)
     if not np.allclose(matrix.sum(1), 1, atol=1e-5):
@@ -244,13 +245,13 @@ def from_neighbours(matrix: np.ndarray, transport: Transport = HERE) -> MixingRu
     product, whole_product = linear(others, transport), linear(others)
 
     def operator(weight: Array, product: Callable[[Tree], Tree]) -> Operator:
-        here = (weight > 0).astype(jnp.float32)[:, None]
+        present = (weight > 0).astype(jnp.float32)[:, None]
 
         def apply(own: Tree, messages: Tree) -> Tree:
-            audible = jax.tree.map(lambda x: jnp.where(here > 0, x, 0.0), messages)
-            heard, received = product((here, audible))
-            heard = jnp.minimum(heard, 1.0)
-            return jax.tree.map(lambda x, new: times(1 - heard, x) + new, own, received)
+            sent = jax.tree.map(lambda x: jnp.where(present > 0, x, 0.0), messages)
+            from_others, received = product((present, sent))
+            from_others = jnp.minimum(from_others, 1.0)
+            return jax.tree.map(lambda x, new: times(1 - from_others, x) + new, own, received)
 
         return apply
 
@@ -259,76 +260,76 @@ def from_neighbours(matrix: np.ndarray, transport: Transport = HERE) -> MixingRu
 
     def merge(key, statistics, weight):
         mixed = operator(weight, whole_product)
-        return mix_statistics(lambda rows: mixed(rows, rows), statistics)
+        return mix_statistics(lambda sums: mixed(sums, sums), statistics)
 
-    listens = others != 0  # (L, L): the row to the column
-    count = transport.on_all(lambda weight: jnp.sum(jnp.asarray(listens) & (weight > 0)[:, None], 0))
+    receives = others != 0  # (L, L): i from j
+    count = transport.replicated(lambda weight: jnp.sum(jnp.asarray(receives) & (weight > 0)[:, None], 0))
 
-    def copies(key, weight, feedback):
-        return jnp.asarray(listens.sum(0), jnp.int32) if feedback else count(weight)
+    def count_messages(key, weight, changes):
+        return jnp.asarray(receives.sum(0), jnp.int32) if changes else count(weight)
 
-    return MixingRule(combine, transport.on_all(merge), copies, broadcast=False)
+    return MixingRule(combine, transport.replicated(merge), count_messages, broadcast=False)
 
 
-def from_partner(transport: Transport = HERE) -> MixingRule:
-    """Halfway to a partner drawn anew each time; with an odd number, one stays alone."""
+def from_partner(transport: Transport = ONE_DEVICE) -> MixingRule:
+    """x_i <- (x_i + m_j) / 2 with a random partner j, drawn anew each time; one of an odd number has none."""
 
-    def draw(key: Array, weight: Array) -> tuple[Array, Array]:
-        """Everyone's partner, and who has one."""
+    def draw_partners(key: Array, weight: Array) -> tuple[Array, Array]:
+        """Each learner's partner, and whether it has one."""
         num_learners = weight.shape[0]
-        # Those present first, in random order; neighbours in that order are partners.
+        # Present learners come first, in random order; two that are next to each other are partners.
         order = jnp.argsort(jnp.where(weight > 0, jax.random.uniform(key, (num_learners,)), 2.0))
-        place = jnp.argsort(order)
-        beside = place ^ 1
-        partner = order[jnp.minimum(beside, num_learners - 1)]
-        return partner, (beside < num_learners) & (weight > 0) & (weight[partner] > 0)
+        other = jnp.argsort(order) ^ 1
+        partner = order[jnp.minimum(other, num_learners - 1)]
+        return partner, (other < num_learners) & (weight > 0) & (weight[partner] > 0)
 
-    def halfway(paired: Array, own: Tree, heard: Tree) -> Tree:
-        return jax.tree.map(lambda x, new: jnp.where(paired[:, None], (x + new) / 2, x), own, heard)
+    def average_pairs(paired: Array, own: Tree, messages: Tree) -> Tree:
+        return jax.tree.map(lambda x, new: jnp.where(paired[:, None], (x + new) / 2, x), own, messages)
 
     def combine(key, own, messages, weight):
-        partner, paired = transport.on_all(draw)(key, weight)
-        return halfway(paired, own, routing.take_drawn(messages, partner, len(weight), transport))
+        partner, paired = transport.replicated(draw_partners)(key, weight)
+        return average_pairs(paired, own, routing.take_dynamic(messages, partner, len(weight), transport))
 
     def merge(key, statistics, weight):
-        partner, paired = draw(key, weight)
-        return mix_statistics(lambda rows: halfway(paired, rows, trees.take(rows, partner)), statistics)
+        partner, paired = draw_partners(key, weight)
+        return mix_statistics(lambda sums: average_pairs(paired, sums, trees.take(sums, partner)), statistics)
 
-    def copies(key, weight, feedback):
-        if feedback:
+    def count_messages(key, weight, changes):
+        if changes:
             return jnp.full_like(weight, len(weight) - 1, jnp.int32)
-        _, paired = transport.on_all(draw)(key, weight)
+        _, paired = transport.replicated(draw_partners)(key, weight)
         return jnp.int32(paired)
 
-    return MixingRule(combine, transport.on_all(merge), copies, broadcast=False)
+    return MixingRule(combine, transport.replicated(merge), count_messages, broadcast=False)
 
 
-def pooled(statistics: Running, weight: Array) -> Running:
-    """All data as one sample, each learner's counting by its weight; the count is a learner's mean share.
+def pool_statistics(statistics: Running, weight: Array) -> Running:
+    """The weighted mean and variance of all data; the count is the weighted mean of the learners' counts.
 
-    So mean and variance are those of the pooled data, and merging again and again counts nothing twice.
+    The count is not the sum, so that repeated merging counts no sample twice.
     """
     share = weight / jnp.maximum(jnp.sum(weight), 1e-8)
     return pool(statistics._replace(count=statistics.count * share, m2=_scale(share, statistics.m2)))
 
 
-def typical(statistics: Running, weight: Array) -> Running:
-    """The median learner's statistics, coordinate by coordinate, which a few liars cannot move far."""
+def median_statistics(statistics: Running, weight: Array) -> Running:
+    """The coordinate-wise medians of counts, means and variances, which a few attackers cannot move far."""
     middle = lambda x: median()(x.reshape(x.shape[0], -1), weight).reshape(x.shape[1:])
-    spread = jax.vmap(variance)(statistics)
     count = middle(statistics.count)
-    return Running(count, middle(statistics.mean), middle(spread) * count)
+    return Running(count, middle(statistics.mean), middle(jax.vmap(variance)(statistics)) * count)
 
 
 def mix_statistics(operator: Callable[[Tree], Tree], statistics: Running) -> Running:
     """Statistics of the mixed data: counts, sums and sums of squares mix linearly.
 
-    n' = W n,  mean' = W (n mean) / n',  M2' = W (M2 + n mean^2) - n' mean'^2, about a common centre, which
-    takes all learners: statistics are small, so they are merged whole on every device.
+    n' = W n,  mean' = W (n mean) / n',  M2' = W (M2 + n mean^2) - n' mean'^2
+
+    Means are measured from a centre common to all learners. So each device computes all of it; statistics are
+    small.
     """
-    rows = lambda x: x.reshape(x.shape[0], -1)
-    count, mean, m2 = rows(statistics.count), rows(statistics.mean), rows(statistics.m2)
-    centre = _middle(count, mean)
+    flat = lambda x: x.reshape(x.shape[0], -1)
+    count, mean, m2 = flat(statistics.count), flat(statistics.mean), flat(statistics.m2)
+    centre = _midrange(count, mean)
     offset = mean - centre[None]
     sums = (count, times(count, offset), m2 + times(count, offset**2))
     total, sum_, squares = operator(sums)
@@ -342,8 +343,8 @@ def mix_statistics(operator: Callable[[Tree], Tree], statistics: Running) -> Run
     )
 
 
-def _middle(count: Array, mean: Array) -> Array:
-    """Halfway between the least and the largest mean: near all, and the same in whatever order they come."""
+def _midrange(count: Array, mean: Array) -> Array:
+    """Halfway between the smallest and the largest mean; it does not depend on the learners' order."""
     known = (count > 0) & jnp.isfinite(mean)
     low = jnp.min(jnp.where(known, mean, jnp.inf), 0)
     high = jnp.max(jnp.where(known, mean, -jnp.inf), 0)
@@ -353,15 +354,15 @@ def _middle(count: Array, mean: Array) -> Array:
 def merge_statistics(
     rule: MixingRule, key: Array, cohort: LearnerState, weight: Array, present: Array
 ) -> Tree:
-    """The running statistics of everyone present, merged by the rule; those of the absent are not read."""
-    nothing = jax.tree.map(jnp.zeros_like, cohort.statistics)
-    there = trees.where_rows(present, cohort.statistics, nothing)
-    mean_learner = jax.tree.map(lambda rows: rule.merge(key, rows, weight), there, is_leaf=is_running)
-    return trees.where_rows(present, mean_learner, cohort.statistics)
+    """Present learners' running statistics, merged by the rule; absent learners' are not read."""
+    zeros = jax.tree.map(jnp.zeros_like, cohort.statistics)
+    sent = trees.where_rows(present, cohort.statistics, zeros)
+    merged = jax.tree.map(lambda one: rule.merge(key, one, weight), sent, is_leaf=is_running)
+    return trees.where_rows(present, merged, cohort.statistics)
 
 
 def mix_moments(rule: MixingRule, key: Array, opt_state: Tree, weight: Array, present: Array) -> Tree:
-    """The optimisers' real-valued state mixed like the parameters; counters stay."""
+    """The optimisers' real-valued state, mixed like the parameters; counters stay."""
 
     def mixed(x: Array) -> Array:
         if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -374,10 +375,10 @@ def mix_moments(rule: MixingRule, key: Array, opt_state: Tree, weight: Array, pr
 
 @jax.jit
 def mean_learner(cohort: LearnerState) -> LearnerState:
-    """A cohort of one: the mean of all parameters, all statistics together, the rest of the first.
+    """A cohort of one: the mean of the parameters, the pooled statistics, all else of the first learner.
 
-    One program: several at a time that each gather rows from devices can wait for each other, on few cores
-    for ever.
+    It is one compiled program: several programs that gather from devices at the same time can deadlock where
+    there are few cores.
     """
     params = jax.tree.map(lambda x: jnp.mean(x, 0, keepdims=True), cohort.params)
     statistics = jax.tree.map(lambda s: trees.stack([pool(s)]), cohort.statistics, is_leaf=is_running)

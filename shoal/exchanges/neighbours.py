@@ -1,4 +1,4 @@
-"""Neighbours' policies as a penalty: frozen snapshots, asked once per rollout what they think of it."""
+"""Neighbours' policies as a penalty: frozen snapshots, evaluated once per rollout."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,7 @@ from jax import Array
 
 from shoal.errors import ShoalError
 from shoal.exchanges import topology
-from shoal.exchanges.routing import HERE, Transport, take_drawn, taker
+from shoal.exchanges.routing import ONE_DEVICE, Transport, make_take, take_dynamic
 from shoal.ops import trees
 from shoal.ops.trees import ByDevice
 from shoal.types import Exchange, ExchangeState, Learner, LearnerState, PeerTargets, Rollout, Tree
@@ -21,22 +21,24 @@ PolicyTerms: TypeAlias = Callable[[LearnerState, Tree], Tree]
 
 
 class Snapshots(NamedTuple):
-    """The policies learners listen to, one per edge of the graph, laid out by the listener's device."""
+    """The policies that learners receive, one per edge of the graph, on the receiver's device."""
 
     params: Tree  # (M, ...)
     statistics: Tree  # (M, ...)
-    target: Array  # (M,) int32: who listens
-    weight: Array  # (M,) how much; 0 until the two have met
+    target: Array  # (M,) int32: the receiver
+    weight: Array  # (M,) W_ij; 0 until the two learners have met
 
 
-def neighbours(learner: Learner, matrix: np.ndarray, transport: Transport = HERE, group: int = 4) -> Exchange:
-    """Learner i hears learner j's policy with weight W_ij: `update` finds it in `rollout.peer_targets`.
+def neighbours(
+    learner: Learner, matrix: np.ndarray, transport: Transport = ONE_DEVICE, group: int = 4
+) -> Exchange:
+    """Learner i receives learner j's policy with weight W_ij; `update` reads it in `rollout.peer_targets`.
 
-    An edge is a policy copied when the two meet and evaluated once per rollout, so a sparse graph costs
-    what its edges cost. W is any matrix (L, L); its diagonal is a learner's own policy as it was.
+    For each edge a policy is copied when the two meet and evaluated once per rollout, so the cost is
+    proportional to the edges. W is any matrix (L, L); W_ii is for a learner's own policy at the last meeting.
     """
     laid_out = topology.by_device(matrix, transport.num_devices)
-    take = taker(laid_out.sources, len(matrix), transport)
+    take = make_take(laid_out.sources, len(matrix), transport)
     draw = lambda key: jnp.asarray(laid_out.sources)
     return _neighbours(
         learner, laid_out, len(matrix), transport, group, draw, lambda rows, sources: take(rows)
@@ -44,20 +46,20 @@ def neighbours(learner: Learner, matrix: np.ndarray, transport: Transport = HERE
 
 
 def neighbours_in_pairs(
-    learner: Learner, num_learners: int, transport: Transport = HERE, group: int = 4
+    learner: Learner, num_learners: int, transport: Transport = ONE_DEVICE, group: int = 4
 ) -> Exchange:
-    """Each learner hears one other, drawn anew each time they meet, with weight 1."""
-    everyone = np.arange(num_learners, dtype=np.int32)
+    """Each learner receives the policy of one other, drawn anew at each meeting, with weight 1."""
+    learners = np.arange(num_learners, dtype=np.int32)
     block = num_learners // transport.num_devices
-    laid_out = topology.Edges(everyone % block, everyone, np.ones(num_learners, np.float32))
+    laid_out = topology.Edges(learners % block, learners, np.ones(num_learners, np.float32))
 
     def partners(key: Array) -> Array:
         order = jax.random.permutation(key, num_learners)
-        beside = jnp.arange(num_learners) ^ 1
-        beside = jnp.where(beside < num_learners, beside, 0)  # of an odd number, the last hears the first
-        return jnp.zeros_like(order).at[order].set(order[beside])
+        other = jnp.arange(num_learners) ^ 1
+        other = jnp.where(other < num_learners, other, 0)  # the last of an odd number receives from the first
+        return jnp.zeros_like(order).at[order].set(order[other])
 
-    take = partial(take_drawn, most=num_learners, transport=transport)
+    take = partial(take_dynamic, most=num_learners, transport=transport)
     return _neighbours(learner, laid_out, num_learners, transport, group, partners, take)
 
 
@@ -73,31 +75,31 @@ def _neighbours(
     policy_terms = learner.policy_terms
     if policy_terms is None:
         raise ShoalError(
-            "this learner gives no opinions on single observations (with memory it needs those before them), "
-            "so its neighbours' policies cannot be a penalty"
+            "neighbours' policies cannot be a penalty for this learner: its policy cannot be evaluated at "
+            "single observations (a recurrent one needs the earlier ones)"
         )
     local, weights = laid_out.targets, laid_out.weights
     num = transport.num_devices
     first = np.repeat(np.arange(num) * (num_learners // num), len(local) // num)
-    listener = np.asarray(first + local, np.int32)  # (M,)
+    receivers = np.asarray(first + local, np.int32)  # (M,)
     slots = tuple(np.flatnonzero(weights).tolist())
 
     def init(cohort: LearnerState):
-        own = taker(listener, num_learners, transport)
+        own = make_take(receivers, num_learners, transport)
         params, statistics = own((cohort.params, cohort.statistics))
-        snapshots = Snapshots(params, statistics, jnp.asarray(listener), jnp.zeros(len(local)))
+        snapshots = Snapshots(params, statistics, jnp.asarray(receivers), jnp.zeros(len(local)))
         sent = jnp.zeros(num_learners, jnp.float32)
         return ExchangeState((ByDevice(snapshots, slots), sent)), cohort
 
     def meet(key: Array, present: Array) -> tuple[Array, Array, Array]:
-        """Who is heard on each edge and whether the two meet, (M,) each; how often each is heard, (L,)."""
+        """Each edge's sender and whether the two meet, (M,); the messages that each learner sends, (L,)."""
         sources = draw_sources(key)
-        met = present[sources] & present[listener] & (weights > 0)
-        return sources, met, jnp.zeros(num_learners).at[sources].add(met & (sources != listener))
+        met = present[sources] & present[receivers] & (weights > 0)
+        return sources, met, jnp.zeros(num_learners).at[sources].add(met & (sources != receivers))
 
     def apply(key, state, cohort, scores):
         before, sent = state.per_learner
-        sources, met, times = transport.on_all(meet)(key, scores.present)
+        sources, met, times = transport.replicated(meet)(key, scores.present)
         params, statistics = take((cohort.params, cohort.statistics), sources)
         fresh = Snapshots(params, statistics, before.rows.target, jnp.asarray(weights))
         size = 4 * (trees.size(cohort.params) + trees.size(cohort.statistics)) // num_learners
@@ -111,7 +113,7 @@ def _neighbours(
 def add_peer_targets(
     policy_terms: PolicyTerms, group: int, state: ExchangeState, rollout: Rollout
 ) -> Rollout:
-    """sum_j w_ij opinion_j(obs_i) for every learner of a device; rollout (T, L, E, ...)."""
+    """sum_j w_ij policy_terms_j(obs_i) for every learner i of a device; rollout (T, L, E, ...)."""
     snapshots = state.per_learner[0].rows
     num_learners = rollout.reward.shape[1]
     snapshots = snapshots._replace(target=snapshots.target % num_learners)  # counted on this device
@@ -121,19 +123,18 @@ def add_peer_targets(
         state = LearnerState(params, statistics, (), (), ())
         return jax.tree.map(lambda x: weight * x, policy_terms(state, trees.take(obs, target)))  # (T, E, ...)
 
-    opinions = trees.vmap_in_groups(_group_for(snapshots, group), edge, (0, 0, 0, 0))(
-        *snapshots
-    )  # (M, T, E, ...)
+    edges = trees.vmap_in_groups(_group_for(snapshots, group), edge, (0, 0, 0, 0))
+    terms = edges(*snapshots)  # (M, T, E, ...)
     add = lambda x: jnp.moveaxis(jax.ops.segment_sum(x, snapshots.target, num_learners), 0, 1)
     total = jax.ops.segment_sum(snapshots.weight, snapshots.target, num_learners)  # (L,)
     weight = jnp.broadcast_to(total[None, :, None], rollout.valid.shape)
     return rollout._replace(
-        peer_targets=(*rollout.peer_targets, PeerTargets(weight, jax.tree.map(add, opinions)))
+        peer_targets=(*rollout.peer_targets, PeerTargets(weight, jax.tree.map(add, terms)))
     )
 
 
 def anchor() -> Exchange:
-    """Lets learners that stay near an anchor (FedProx) stay near what they hold now."""
+    """Set the anchor of FedProx to the present parameters."""
 
     def init(cohort: LearnerState):
         return ExchangeState(), cohort._replace(anchor=cohort.params)
@@ -146,6 +147,6 @@ def anchor() -> Exchange:
 
 
 def _group_for(snapshots: Snapshots, group: int) -> int:
-    """As many edges at a time as asked, or the next smaller number that divides them."""
+    """The number of edges to evaluate at a time: the largest divisor of their number up to `group`."""
     num_edges = snapshots.target.shape[0]
     return max(n for n in range(1, min(group, num_edges) + 1) if num_edges % n == 0)

@@ -1,4 +1,4 @@
-"""Products with a matrix along the learner axis, the same to the bit however the rows are divided."""
+"""Products with a matrix along the learner axis: the same bits on any number of devices."""
 
 from collections.abc import Callable
 
@@ -9,48 +9,48 @@ from jax import Array, lax
 
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.exchanges import routing
-from shoal.exchanges.routing import HERE, Transport
+from shoal.exchanges.routing import ONE_DEVICE, Transport
 from shoal.ops import trees
 from shoal.types import Tree
 
 NARROW = 128
-"""Columns below which a product is a plain sum: a small one may be computed differently in every program."""
+"""Columns below which a product is a sum: XLA may compute small products differently in each program."""
 FEW = 8
-"""Neighbours up to which rows are added one by one, however few learners there are."""
+"""Nonzero entries of a row of M up to which neighbours are added one by one."""
 
 
-def linear(matrix: np.ndarray, transport: Transport = HERE) -> Callable[[Tree], Tree]:
-    """x -> M x for rows x (L, n) in every leaf: neighbour by neighbour where M is sparse, else by a product.
+def linear(matrix: np.ndarray, transport: Transport = ONE_DEVICE) -> Callable[[Tree], Tree]:
+    """x -> M x for every leaf x (L, n): neighbour by neighbour if M is sparse, else a matrix product.
 
-    Which of the two depends on M alone. The order of a sum must not depend on how the rows are divided, so
-    a product is computed whole on every device.
+    The choice depends on M alone. The order of a sum must not depend on the number of devices, so each device
+    computes the whole product.
     """
     degree = int(np.max(np.count_nonzero(matrix, axis=1), initial=0))
     if degree > max(FEW, len(matrix) // 8):
         return _product(matrix, transport)
     slots = np.argsort(matrix == 0, axis=1, kind="stable")[:, :degree]  # (L, degree)
     weights = np.take_along_axis(matrix, slots, 1)
-    slots = np.where(weights != 0, slots, np.arange(len(matrix))[:, None])  # who has fewer needs no others
+    slots = np.where(weights != 0, slots, np.arange(len(matrix))[:, None])  # padding: its own row
     route = routing.plan(slots.reshape(-1), len(matrix), transport)
-    places = route.places.reshape(slots.shape)
+    positions = route.positions.reshape(slots.shape)
 
-    def add(places: Array, weights: Array, rows: Tree) -> Tree:
-        """On one device, sum_k weights_ik x[places_ik]."""
+    def add(positions: Array, weights: Array, rows: Tree) -> Tree:
+        """On one device, sum_k weights_ik x[positions_ik]."""
 
         def total(x: Array) -> Array:
-            result = jnp.zeros((len(places), x.shape[1]), x.dtype)
+            result = jnp.zeros((len(positions), x.shape[1]), x.dtype)
             for k in range(degree):
-                result = result + times(weights[:, k, None], x[places[:, k]])
+                result = result + times(weights[:, k, None], x[positions[:, k]])
             return result
 
-        return jax.tree.map(total, routing.table(route, rows))
+        return jax.tree.map(total, routing.build_table(route, rows))
 
-    return lambda rows: transport.on_each(add)(places, jnp.asarray(weights), rows)
+    return lambda rows: transport.sharded(add)(positions, jnp.asarray(weights), rows)
 
 
 def _product(matrix: np.ndarray, transport: Transport) -> Callable[[Tree], Tree]:
     def multiply(mine: Array, rows: Tree) -> Tree:
-        """On one device, its own rows of M x."""
+        """On one device, its rows of M x."""
         x, back = trees.as_matrix(rows)
         if x.shape[1] < NARROW:
             mixed = jnp.sum(times(matrix[:, :, None], x[None]), 1)
@@ -58,14 +58,14 @@ def _product(matrix: np.ndarray, transport: Transport) -> Callable[[Tree], Tree]
             mixed = jnp.matmul(matrix, x, precision="highest")
         return back(lax.dynamic_slice_in_dim(mixed, mine[0], len(mine)))
 
-    return lambda rows: transport.on_each(multiply, (BY_LEARNER, REPLICATED))(jnp.arange(len(matrix)), rows)
+    return lambda rows: transport.sharded(multiply, (BY_LEARNER, REPLICATED))(jnp.arange(len(matrix)), rows)
 
 
 def times(weight: Array, x: Array) -> Array:
     """w x, rounded before anything is added to it.
 
-    Compilers join a product and a sum into one rounding or leave it at two by what else they join. The choice
-    between two values stands in their way, so that results do not depend on how the rows are divided. It does
-    not where the product is subtracted: x - 0 is always x, but x + 0 is not where x is -0.
+    A compiler may fuse a product and a sum into one rounding, depending on the code around them. The `where`
+    prevents that, so results do not depend on the number of devices. It does not prevent it where the product
+    is subtracted: x - 0 is always x, but x + 0 is not where x is -0.
     """
     return jnp.where((weight != 0) & (x != 0), weight * x, 0.0)

@@ -1,4 +1,4 @@
-"""The exchanges, by name. A new one is a file of its own and a line here, or an import path."""
+"""The exchanges by name. A new one is a file and a line here, or an import path."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from shoal.settings import changed
 from shoal.types import Exchange
 
 Builder: TypeAlias = Callable[[ExchangeConfig, ExchangeContext], Exchange]
-"""An exchange from its settings and from what is known of the run."""
+"""(settings, context of the run) -> Exchange"""
 EVERY = ("local_updates", "participation", "common_start")
 """Settings that `make_exchange` applies to every exchange."""
 MIXING = ("parts", "privacy", "attack", "compress", "share_statistics", "share_moments")
@@ -23,21 +23,23 @@ PENALTY = ("use_comm_penalty",)
 GRAPH = ("topology", "degree", "comm_matrix", "symmetrise")
 SERVER = (*EVERY, *MIXING, *PENALTY, "server")
 GOSSIP = (*EVERY, *MIXING, *PENALTY, *GRAPH)
-SELECTION = (*EVERY, *(f"population.{name}" for name in ("resample", "min_episodes", "warm_up")))
-SELECTION = (*SELECTION, "population.groups", "population.migrate_every")
+POPULATION = ("resample", "min_episodes", "warm_up", "groups", "migrate_every")
+SELECTION = (*EVERY, *(f"population.{name}" for name in POPULATION))
 TRUNCATION = (*SELECTION, "population.fraction", "population.middle")
 ALWAYS, NEVER = (lambda config: True), (lambda config: False)
 
 
 class ExchangeEntry(NamedTuple):
-    """How an exchange is built, and the settings it reads: names, or whole groups. Others are refused."""
+    """How an exchange is built, and the settings it reads: names, or whole groups. Others are an error."""
 
     build: Builder
     settings: tuple[str, ...] = EVERY
     mixes: Callable[[ExchangeConfig], bool] = NEVER  # whether parameters are mixed
     selects: bool = False  # whether learners are replaced by copies of others
-    penalises: bool = False  # whether policies are a penalty unless `use_comm_penalty` is given
+    penalises: bool = False  # the default of `use_comm_penalty`
 
+
+ROBUST = ExchangeEntry(builders.robust_average, (*SERVER, "bad"), ALWAYS)
 
 EXCHANGES: dict[str, ExchangeEntry] = {
     "none": ExchangeEntry(builders.nothing, settings=()),
@@ -50,11 +52,11 @@ EXCHANGES: dict[str, ExchangeEntry] = {
         mixes=lambda config: config.average_weights,
         penalises=True,
     ),
-    "median": ExchangeEntry(builders.robust_average, (*SERVER, "bad"), ALWAYS),
-    "trimmed-mean": ExchangeEntry(builders.robust_average, (*SERVER, "bad"), ALWAYS),
-    "krum": ExchangeEntry(builders.robust_average, (*SERVER, "bad"), ALWAYS),
-    "multi-krum": ExchangeEntry(builders.robust_average, (*SERVER, "bad"), ALWAYS),
-    "geometric-median": ExchangeEntry(builders.robust_average, (*SERVER, "bad"), ALWAYS),
+    "median": ROBUST,
+    "trimmed-mean": ROBUST,
+    "krum": ROBUST,
+    "multi-krum": ROBUST,
+    "geometric-median": ROBUST,
     "truncation": ExchangeEntry(builders.truncation, TRUNCATION, selects=True),
     "winner": ExchangeEntry(builders.winner, SELECTION, selects=True),
     "tournament": ExchangeEntry(builders.tournament, (*SELECTION, "population.rivals"), selects=True),
@@ -63,17 +65,17 @@ EXCHANGES: dict[str, ExchangeEntry] = {
 
 
 def find_exchange(name: str) -> ExchangeEntry:
-    """The exchange of that name, or the one at an import path MODULE:FUNCTION.
+    """The exchange of that name, or the one at the import path MODULE:FUNCTION.
 
-    What is imported is a builder, or an `ExchangeEntry` where it reads settings of its own.
+    The imported object is a builder, or an `ExchangeEntry` if it reads settings of its own.
     """
     if name in EXCHANGES:
         return EXCHANGES[name]
     if ":" not in name:
-        there = ", ".join(EXCHANGES)
-        raise ShoalError(f"unknown exchange {name!r}; choose from {there}, or give MODULE:FUNCTION")
-    found = import_attribute(name)
-    return found if isinstance(found, ExchangeEntry) else ExchangeEntry(found)
+        known = ", ".join(EXCHANGES)
+        raise ShoalError(f"unknown exchange {name!r}; choose from {known}, or give MODULE:FUNCTION")
+    imported = import_attribute(name)
+    return imported if isinstance(imported, ExchangeEntry) else ExchangeEntry(imported)
 
 
 def mixes(config: ExchangeConfig) -> bool:
@@ -87,28 +89,28 @@ def selects(config: ExchangeConfig) -> bool:
 
 
 def penalises(config: ExchangeConfig) -> bool:
-    """Whether the distance from other policies is a penalty."""
+    """Whether the distance from other policies is penalised."""
     given = config.use_comm_penalty
     return find_exchange(config.exchange).penalises if given is None else given
 
 
 def check_exchange(config: ExchangeConfig) -> None:
-    """Raise where a setting was changed that the exchange does not read."""
+    """Raise where a setting is given that the exchange does not read."""
     entry = find_exchange(config.exchange)
     given = [name for name in changed(config) if name != "exchange"]
     if config.exchange == "none" and given:
-        raise ShoalError(f"{', '.join(given)} without an exchange: say which, e.g. exchange average")
+        raise ShoalError(f"{', '.join(given)} without an exchange: choose one, e.g. exchange average")
     for name in given:
         if not _is_among(name, entry.settings):
             users = [other for other, one in EXCHANGES.items() if _is_among(name, one.settings)]
-            only = f": for {', '.join(users)} only" if users else ""
-            raise ShoalError(f"exchange {config.exchange} has no use for {name}{only}")
+            used_by = f" (used by {', '.join(users)})" if users else ""
+            raise ShoalError(f"exchange {config.exchange} does not use {name}{used_by}")
         if config.exchange == "neighbours" and _is_among(name, MIXING) and not config.average_weights:
-            raise ShoalError(f"exchange neighbours has no use for {name} without average_weights")
+            raise ShoalError(f"exchange neighbours uses {name} only with average_weights")
 
 
 def make_exchange(configs: Sequence[ExchangeConfig], context: ExchangeContext) -> Exchange:
-    """The exchange that a run's settings describe: all of them, one after another."""
+    """The exchange of a run: all that its settings describe, one after another."""
     for config in configs:
         check_exchange(config)
         for line in config.without_effect():
@@ -126,7 +128,7 @@ def _make_one(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
 
 
 def split_by_interval(config: ExchangeConfig) -> list[ExchangeConfig]:
-    """An exchange for each interval that the parts have; the others are exchanged every `local_updates`.
+    """One exchange for each interval of `parts`; parts without an interval have `local_updates`.
 
     >>> config = ExchangeConfig("average", parts=("critic:50", "actor"))
     >>> [(one.parts, one.local_updates) for one in split_by_interval(config)]
@@ -136,7 +138,7 @@ def split_by_interval(config: ExchangeConfig) -> list[ExchangeConfig]:
     for text in config.parts:
         name, colon, updates = text.partition(":")
         if colon and not (updates.isdecimal() and int(updates)):
-            raise ShoalError(f"{text}: after the colon comes a number of updates, e.g. critic:50")
+            raise ShoalError(f"parts {text}: after the colon comes a number of updates, e.g. critic:50")
         intervals.setdefault(int(updates) if colon else config.local_updates, []).append(name)
     if not intervals:
         return [config]

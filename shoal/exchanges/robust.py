@@ -1,4 +1,4 @@
-"""Aggregation that withstands learners who lie."""
+"""Robust aggregation: rules that tolerate Byzantine learners."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -10,16 +10,16 @@ from jax import Array
 from shoal.errors import ShoalError
 
 Aggregator: TypeAlias = Callable[[Array, Array], Array]
-"""(messages (L, D), one row per learner, weight (L,)) -> one message (D,).
+"""(messages (L, D), weight (L,)) -> one message (D,).
 
-Who has weight 0 is absent: nothing in that row is read. The robust rules ask only who is present, and
-count what is not a finite number as extreme; with too few present for a rule, it withstands fewer, and
-with nobody present the result is 0.
+A learner of weight 0 is absent, and its message is not read. Robust rules use only whether a weight is above
+0, and treat numbers that are not finite as extreme values. With too few present a rule tolerates fewer; with
+none present the result is 0.
 """
 
 
 def mean() -> Aggregator:
-    """sum_i w_i x_i / sum_i w_i, which a single liar can move anywhere.
+    """sum_i w_i x_i / sum_i w_i, which a single attacker can move anywhere.
 
     >>> mean()(jnp.array([[1.0], [4.0], [jnp.nan]]), jnp.array([2.0, 1.0, 0.0])).tolist()
     [2.0]
@@ -28,16 +28,16 @@ def mean() -> Aggregator:
     def aggregate(messages: Array, weight: Array) -> Array:
         total = jnp.sum(weight)
         share = weight / jnp.where(total > 0, total, 1.0)
-        # Shares are rounded one by one and do not sum to 1; over thousands of rounds the error would add up.
-        whole = jnp.where(total > 0, jnp.sum(share), 1.0)
+        # Rounded shares do not sum to 1 exactly; over thousands of rounds the error would accumulate.
+        shares = jnp.where(total > 0, jnp.sum(share), 1.0)
         present = jnp.where((weight > 0)[:, None], messages, 0.0)
-        return jnp.matmul(share, present, precision="highest") / whole
+        return jnp.matmul(share, present, precision="highest") / shares
 
     return aggregate
 
 
 def median() -> Aggregator:
-    """The coordinate-wise median of the present: (x_(floor((n+1)/2)) + x_(ceil((n+1)/2))) / 2.
+    """The coordinate-wise median of present learners: (x_(floor((n+1)/2)) + x_(ceil((n+1)/2))) / 2.
 
     >>> median()(jnp.array([[1.0], [2.0], [4.0], [jnp.inf]]), jnp.ones(4)).tolist()
     [3.0]
@@ -50,7 +50,7 @@ def median() -> Aggregator:
 
 
 def trimmed_mean(bad: int) -> Aggregator:
-    """Per coordinate, sum_{bad < i <= n - bad} x_(i) / (n - 2 bad): the extremes dropped (Yin et al. 2018).
+    """Per coordinate, sum_{bad < i <= n - bad} x_(i) / (n - 2 bad), without the extremes (Yin et al. 2018).
 
     >>> trimmed_mean(1)(jnp.array([[1.0], [2.0], [6.0], [-jnp.inf]]), jnp.ones(4)).tolist()
     [1.5]
@@ -64,9 +64,9 @@ def trimmed_mean(bad: int) -> Aggregator:
 
 
 def krum(bad: int) -> Aggregator:
-    """The message amid the densest crowd (Blanchard et al. 2017).
+    """The message with the smallest Krum score s_i (Blanchard et al. 2017).
 
-    x_i with i = argmin_i s_i,  s_i = sum of ||x_i - x_j||^2 over the n - bad - 2 nearest j != i
+    s_i = sum of ||x_i - x_j||^2 over the n - bad - 2 nearest j != i
 
     >>> krum(1)(jnp.array([[0.0], [1.0], [3.0], [4.5], [1e9]]), jnp.ones(5)).tolist()
     [1.0]
@@ -89,7 +89,7 @@ def multi_krum(bad: int, keep: int | None = None) -> Aggregator:
         num = jnp.sum(present)
         centre, offset, usable = _centred(messages, present)
         neighbours = jnp.clip(num - bad - 2, 1, jnp.sum(usable) - 1)
-        score = jnp.where(usable, _crowding(offset, usable, neighbours), jnp.inf)
+        score = jnp.where(usable, _krum_scores(offset, usable, neighbours), jnp.inf)
         rank = jnp.argsort(jnp.argsort(score))
         chosen = usable & (rank < jnp.maximum(num - bad if keep is None else keep, 1))
         return jnp.where(jnp.any(usable), mean()(messages, chosen.astype(messages.dtype)), centre)
@@ -100,8 +100,9 @@ def multi_krum(bad: int, keep: int | None = None) -> Aggregator:
 def geometric_median(iterations: int = 32) -> Aggregator:
     """argmin_z sum_i ||x_i - z||, by Weiszfeld's iteration, smoothed (Pillutla et al. 2022).
 
-    z <- sum_i w_i x_i / sum_i w_i,  w_i = 1 / max(||x_i - z||, nu), from the coordinate-wise median;
-    nu is 1e-5 of the middle distance from there
+    z <- sum_i w_i x_i / sum_i w_i,  w_i = 1 / max(||x_i - z||, nu)
+
+    It starts from the coordinate-wise median; nu is 1e-5 of the median distance from there.
 
     >>> messages = jnp.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [9e9, -7e9], [jnp.nan, 0.0]])
     >>> geometric_median()(messages, jnp.ones(5)).tolist()
@@ -132,34 +133,34 @@ RULES: dict[str, Callable[[int], Aggregator]] = {
     "multi-krum": multi_krum,
     "geometric-median": lambda bad: geometric_median(),
 }
-"""By their names on the command line, each made from the number of liars to withstand."""
+"""Robust rules by their names on the command line, each from the number of Byzantine learners to tolerate."""
 
 
 def check_bad(rule: str, num_learners: int, bad: int) -> None:
-    """Raise unless `rule` withstands `bad` liars among n: bad < n / 2, and n >= 2 bad + 3 for Krum.
+    """Raise unless `rule` tolerates `bad` of n learners: bad < n / 2, and n >= 2 bad + 3 for Krum.
 
     >>> check_bad("krum", 9, 3)
     >>> check_bad("krum", 8, 3)
     Traceback (most recent call last):
-    shoal.errors.ShoalError: krum withstands at most 2 bad of 8 learners, not 3 (it needs 2 bad + 3 <= 8)
+    shoal.errors.ShoalError: krum tolerates at most 2 bad of 8 learners, not 3 (it needs 2 bad + 3 <= 8)
     """
     _check_count("bad", bad, 0)
     largest = largest_bad(rule, num_learners)
     if bad > largest:
         raise ShoalError(
-            f"{rule} withstands at most {largest} bad of {num_learners} learners, not {bad} "
+            f"{rule} tolerates at most {largest} bad of {num_learners} learners, not {bad} "
             f"(it needs 2 bad + {_margin(rule)} <= {num_learners})"
         )
 
 
 def largest_bad(rule: str, num_learners: int) -> int:
-    """How many liars among n a rule withstands.
+    """How many Byzantine learners of n a rule tolerates.
 
     >>> largest_bad("median", 9), largest_bad("krum", 9)
     (4, 3)
     """
     if rule not in RULES:
-        raise ShoalError(f"no rule {rule!r} to aggregate by; there are {', '.join(RULES)}")
+        raise ShoalError(f"unknown robust rule {rule!r}; choose from {', '.join(RULES)}")
     if num_learners < _margin(rule):
         raise ShoalError(f"{rule} needs {_margin(rule)} or more learners, not {num_learners}")
     return (num_learners - _margin(rule)) // 2
@@ -176,15 +177,15 @@ def _check_count(name: str, value: int, least: int) -> None:
 
 
 def _median(messages: Array, present: Array) -> Array:
-    """What is left when as much as possible is dropped at both ends: the middle one, or the middle two."""
+    """The trimmed mean that drops as many as it can: the middle value, or the mean of the middle two."""
     return _trimmed_mean(messages, present, len(messages))
 
 
 def _trimmed_mean(messages: Array, present: Array, bad: int) -> Array:
-    """The mean of the present at ranks trim..n-trim-1, trim = min(bad, floor((n - 1) / 2)), per coordinate.
+    """The mean of ranks trim..n-trim-1 of the present, trim = min(bad, floor((n - 1) / 2)), per coordinate.
 
-    -inf becomes the least finite value present there, inf and NaN the largest: still at the end of the
-    line, but no poison where the line is so short that its end is kept. 0 where nothing is finite.
+    -inf counts as the smallest finite value of the coordinate, inf and NaN as the largest: so they keep their
+    rank, and the result is finite even where that rank is not trimmed. It is 0 where nothing is finite.
     """
     finite = present[:, None] & jnp.isfinite(messages)
     low = _fold(jnp.minimum, jnp.where(finite, messages, jnp.inf))
@@ -196,19 +197,21 @@ def _trimmed_mean(messages: Array, present: Array, bad: int) -> Array:
     rank = _rank(x, present)
     kept = present[:, None] & (rank >= trim) & (rank < num - trim)
     total = _fold(jnp.add, jnp.where(kept, x, 0.0))
-    return jnp.clip(total / jnp.maximum(num - 2 * trim, 1), low, high)  # a mean, rounded or overflown
+    return jnp.clip(
+        total / jnp.maximum(num - 2 * trim, 1), low, high
+    )  # rounding and overflow may exceed the bounds
 
 
 def _fold(combine: Callable[[Array, Array], Array], rows: Array) -> Array:
     """combine(... combine(rows_0, rows_1) ..., rows_{L-1}).
 
-    The same as `jnp.sum(rows, 0)` and its kin, which are tens of times as slow on CPUs (jax 0.10).
+    `jnp.sum(rows, 0)` and the like are tens of times as slow on CPUs (jax 0.10).
     """
     return jax.lax.fori_loop(1, len(rows), lambda i, folded: combine(folded, rows[i]), rows[0])
 
 
 def _rank(x: Array, present: Array) -> Array:
-    """How many of the present come before x_i, per coordinate: x_j < x_i, or x_j = x_i and j < i.
+    """The rank of x_i among the present, per coordinate: the number of x_j < x_i, or x_j = x_i and j < i.
 
     Comparing all pairs is 4 to 30 times as fast on CPUs as sorting along 64 to 4 learners.
     """
@@ -224,10 +227,10 @@ def _rank(x: Array, present: Array) -> Array:
 
 
 def _centred(messages: Array, present: Array) -> tuple[Array, Array, Array]:
-    """The median m (D,), x_i - m (L, D), and of whom it is known: 0 for the absent and the endlessly far.
+    """The median m (D,), x_i - m (L, D), and which are usable; 0 for absent and for too distant messages.
 
-    Squared distances subtract nearly equal numbers unless the messages lie around 0; the median puts
-    them there whatever liars send, as the mean would not.
+    Squared distances are accurate only for messages near 0. The median is a centre that attackers cannot move
+    far; the mean is not.
     """
     centre = _median(messages, present)
     offset = messages - centre[None, :]
@@ -236,7 +239,7 @@ def _centred(messages: Array, present: Array) -> tuple[Array, Array, Array]:
     return centre, jnp.where(usable[:, None], offset, 0.0), usable
 
 
-def _crowding(offset: Array, usable: Array, neighbours: Array) -> Array:
+def _krum_scores(offset: Array, usable: Array, neighbours: Array) -> Array:
     """s_i = sum over the nearest `neighbours` of ||x_i||^2 + ||x_j||^2 - 2 x_i . x_j, j != i."""
     gram = jnp.matmul(offset, offset.T, precision="highest")
     square = jnp.diagonal(gram)

@@ -1,11 +1,11 @@
-"""Movement: how rows travel between the devices that the learners are divided over.
+"""Routing: how rows of sharded arrays move between devices.
 
-Rows travel as bits, so that what arrives is what was sent, a negative zero or a NaN included, and results
-are the same to the bit whatever the number of devices.
+A row is one index of the leading axis: a learner, or an edge of a graph. Rows move as bits, so that -0 and
+NaN arrive unchanged and results are the same bits on any number of devices.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,70 +18,61 @@ from shoal.errors import ShoalError
 from shoal.ops import trees
 from shoal.types import Tree
 
-Way: TypeAlias = Literal["point-to-point", "collective"]
-"""Only the rows that are needed, to who needs them; or all rows to everyone."""
-
 
 class Transport(NamedTuple):
-    """The devices that rows travel between, and how they do."""
+    """The devices that rows move between."""
 
     mesh: Mesh | None = None
-    way: Way = "point-to-point"
 
     @property
     def num_devices(self) -> int:
-        """How many devices the learners are divided over."""
+        """The number of devices along the learner axis."""
         return 1 if self.mesh is None else self.mesh.shape["learners"]
 
-    def on_each(
+    def sharded(
         self, function: Callable, in_specs: Any = BY_LEARNER, out_specs: Any = BY_LEARNER
     ) -> Callable:
-        """`function` on every device with that device's rows; as it is where there is only one."""
+        """`function` on each device with its own rows; unchanged for one device."""
         if self.mesh is None or self.num_devices == 1:
             return function
         return on_each_device(self.mesh, function, in_specs, out_specs)
 
-    def on_all(self, function: Callable) -> Callable:
-        """`function` on every device with all rows, for what is small and must not depend on the division."""
-        return self.on_each(function, REPLICATED, REPLICATED)
+    def replicated(self, function: Callable) -> Callable:
+        """`function` on each device with all rows, for small results that must not depend on the sharding."""
+        return self.sharded(function, REPLICATED, REPLICATED)
 
 
-HERE = Transport()
+ONE_DEVICE = Transport()
 """All rows are on one device."""
 
 
 class Hop(NamedTuple):
-    """What devices send to those a fixed number of places further on."""
+    """What each device sends to the device at a fixed offset: one `ppermute`."""
 
-    pairs: tuple[tuple[int, int], ...]  # (from, to), where anything is to be sent
-    rows: np.ndarray  # (D, width) int32: which of its rows a device sends; the first fills up short shares
+    pairs: tuple[tuple[int, int], ...]  # (from, to), where there is something to send
+    rows: np.ndarray  # (D, width) int32: which of its rows a device sends, padded with 0
 
 
 class Plan(NamedTuple):
-    """How the rows that a device needs come to its table: its own rows, then what each hop brings.
+    """How each device builds a table of the rows it needs: its own rows, then those of each hop."""
 
-    Without hops to plan (`hops` is None), the table has everyone's rows.
-    """
-
-    places: np.ndarray  # (M,) int32: where in its device's table each wanted row lies
-    hops: tuple[Hop, ...] | None
+    positions: np.ndarray  # (M,) int32: the index of each wanted row in its device's table
+    hops: tuple[Hop, ...]
 
 
 def plan(sources: np.ndarray, num_rows: int, transport: Transport) -> Plan:
-    """The way of x -> x[sources], whose rows are divided over the devices in equal shares like those of x.
+    """The plan of x -> x[sources]; x and the result are sharded in equal parts along the leading axis.
 
-    A row that a device needs more than once travels to it once.
+    A row that a device needs more than once is sent to it once.
 
-    >>> plan(np.array([1, 0]), 2, HERE)
-    Plan(places=array([1, 0], dtype=int32), hops=())
+    >>> plan(np.array([1, 0]), 2, ONE_DEVICE)
+    Plan(positions=array([1, 0], dtype=int32), hops=())
     """
     num, sources = transport.num_devices, np.asarray(sources, np.int32)
     if num_rows % num or len(sources) % num:
-        raise ShoalError(f"{num_rows} rows, {len(sources)} wanted, cannot be divided over {num} devices")
-    if num > 1 and transport.way == "collective":
-        return Plan(sources, None)
+        raise ShoalError(f"{num_rows} rows, {len(sources)} wanted, do not divide over {num} devices")
     block, shares = num_rows // num, sources.reshape(num, -1)
-    places = np.where(shares // block == np.arange(num)[:, None], shares % block, 0)  # (D, M / D)
+    positions = np.where(shares // block == np.arange(num)[:, None], shares % block, 0)  # (D, M / D)
     hops, length = [], block
     for offset in range(1, num):
         receivers = [(device + offset) % num for device in range(num)]
@@ -93,80 +84,81 @@ def plan(sources: np.ndarray, num_rows: int, transport: Transport) -> Plan:
         for device, (to, needed) in enumerate(zip(receivers, sent, strict=True)):
             rows[device, : len(needed)] = needed - device * block
             coming = shares[to] // block == device
-            places[to, coming] = length + np.searchsorted(needed, shares[to][coming])
+            positions[to, coming] = length + np.searchsorted(needed, shares[to][coming])
         pairs = tuple((device, to) for device, to in enumerate(receivers) if len(sent[device]))
         hops.append(Hop(pairs, rows))
         length += width
-    return Plan(places.reshape(-1).astype(np.int32), tuple(hops))
+    return Plan(positions.reshape(-1).astype(np.int32), tuple(hops))
 
 
-def table(route: Plan, rows: Tree) -> Tree:
-    """On one device, the rows that `route.places` count in: its own and those that others send it."""
-    if route.hops is None:
-        return gather(rows)
+def build_table(route: Plan, rows: Tree) -> Tree:
+    """On one device, the table that `route.positions` index: its own rows and those that others send."""
     if not route.hops:
         return rows
-    here = lax.axis_index("learners")
+    device = lax.axis_index("learners")
     tables = [rows]
     for hop in route.hops:
-        words, back = as_words(_take(rows, jnp.asarray(hop.rows)[here]))
+        words, back = as_words(_take(rows, jnp.asarray(hop.rows)[device]))
         tables.append(back([lax.ppermute(word, "learners", hop.pairs) for word in words]))
     join = lambda *parts: _from_bits(jnp.concatenate([_bits(x) for x in parts]), parts[0].dtype)
     return jax.tree.map(join, *tables)
 
 
-def taker(sources: np.ndarray, num_rows: int, transport: Transport = HERE) -> Callable[[Tree], Tree]:
-    """x -> x[sources] for trees of rows, with `sources` (M,) that never change.
+def make_take(
+    sources: np.ndarray, num_rows: int, transport: Transport = ONE_DEVICE
+) -> Callable[[Tree], Tree]:
+    """A function x -> x[sources] of trees of rows; `sources` (M,) are constant.
 
-    >>> taker(np.array([2, 2, 0]), 3)(jnp.array([5.0, 6.0, 7.0])).tolist()
+    >>> make_take(np.array([2, 2, 0]), 3)(jnp.array([5.0, 6.0, 7.0])).tolist()
     [7.0, 7.0, 5.0]
     """
     route = plan(sources, num_rows, transport)
-    take = transport.on_each(lambda places, rows: _take(table(route, rows), places))
-    return lambda rows: take(jnp.asarray(route.places), rows)
+    take = transport.sharded(lambda positions, rows: _take(build_table(route, rows), positions))
+    return lambda rows: take(jnp.asarray(route.positions), rows)
 
 
-def take_drawn(rows: Tree, parent: Array, most: int, transport: Transport = HERE) -> Tree:
-    """x[parent], with `parent` (L,) drawn anew each time; at most `most` rows are wanted by others.
+def take_dynamic(rows: Tree, parent: Array, most: int, transport: Transport = ONE_DEVICE) -> Tree:
+    """x[parent], where `parent` (L,) is computed; at most `most` rows are the parents of other rows.
 
-    Those alone travel: every device fills its own into a buffer (most, ...), and the buffers are summed.
-    Who is its own parent keeps its row. A sum moves a row twice, so from half of them on all are gathered.
+    Only those rows move: each device writes its own into a buffer (most, ...), and the buffers are summed. A
+    row that is its own parent stays. A sum moves a row twice, so if `most` is half of the rows or more, all
+    are gathered.
     """
     num_rows = parent.shape[0]
     if transport.num_devices == 1:
         return _take(rows, parent)
-    everyone = jnp.arange(num_rows)
-    if transport.way == "collective" or 2 * most >= num_rows:
-        return transport.on_each(lambda parent, rows: _take(gather(rows), parent))(parent, rows)
+    indices = jnp.arange(num_rows)
+    if 2 * most >= num_rows:
+        return transport.sharded(lambda parent, rows: _take(gather(rows), parent))(parent, rows)
 
     def take_few(parent: Array, mine: Array, rows: Tree) -> Tree:
         wanted = (
             jnp.zeros(num_rows, bool)
-            .at[jnp.where(parent == everyone, num_rows, parent)]
+            .at[jnp.where(parent == indices, num_rows, parent)]
             .set(True, mode="drop")
         )
         donors = jnp.nonzero(wanted, size=most, fill_value=num_rows)[0]  # (most,)
         local = donors - mine[0]
         held = (local >= 0) & (local < len(mine)) & (donors < num_rows)
         words, back = as_words(_take(rows, jnp.where(held, local, 0)))
-        travelling = back([lax.psum(jnp.where(held[:, None], word, 0), "learners") for word in words])
-        places = (jnp.cumsum(wanted) - 1)[parent[mine]]
+        moved = back([lax.psum(jnp.where(held[:, None], word, 0), "learners") for word in words])
+        slots = (jnp.cumsum(wanted) - 1)[parent[mine]]
         stays = parent[mine] == mine
-        arrived = _take(travelling, jnp.where(stays, 0, places))
+        arrived = _take(moved, jnp.where(stays, 0, slots))
         choose = lambda own, new: _from_bits(trees.where_rows(stays, _bits(own), _bits(new)), own.dtype)
         return jax.tree.map(choose, rows, arrived)
 
-    return transport.on_each(take_few, (REPLICATED, BY_LEARNER, BY_LEARNER))(parent, everyone, rows)
+    return transport.sharded(take_few, (REPLICATED, BY_LEARNER, BY_LEARNER))(parent, indices, rows)
 
 
 def gather(rows: Tree) -> Tree:
-    """On one of several devices, everyone's rows."""
+    """The rows of all devices, on one of several."""
     words, back = as_words(rows)
     return back([lax.all_gather(word, "learners", tiled=True) for word in words])
 
 
 def as_words(rows: Tree) -> tuple[list[Array], Callable[[list[Array]], Tree]]:
-    """Rows as bits side by side, a matrix of unsigned integers for each width of number; and the way back.
+    """Rows as bits: a matrix of unsigned integers for each width of number, and the inverse function.
 
     >>> words, back = as_words({"a": jnp.ones((2, 3)), "b": jnp.zeros(2, jnp.int32), "c": jnp.zeros(2, bool)})
     >>> [(x.shape, x.dtype.name) for x in words]
@@ -188,7 +180,7 @@ def as_words(rows: Tree) -> tuple[list[Array], Callable[[list[Array]], Tree]]:
 
 
 def _take(rows: Tree, index: Array) -> Tree:
-    """rows[index], as bits: where `jit` divides the rows, it adds zeros to what it takes, and -0 + 0 is 0."""
+    """rows[index], as bits: on sharded rows `jit` indexes by adding zeros, and -0 + 0 is 0."""
     return jax.tree.map(lambda x: _from_bits(_bits(x)[index], x.dtype), rows)
 
 

@@ -1,4 +1,4 @@
-"""Selection: who is copied by whom, and who is changed."""
+"""Selection: which learners become copies of which, and whose hyperparameters are perturbed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,49 +10,49 @@ import numpy as np
 from jax import Array
 
 from shoal.errors import ShoalError
-from shoal.exchanges.routing import HERE, Transport, take_drawn
+from shoal.exchanges.routing import ONE_DEVICE, Transport, take_dynamic
 from shoal.types import LearnerState
 
 
 class Selected(NamedTuple):
-    """What a selection decides, (L,) each."""
+    """The result of a selection, (L,) each."""
 
-    parent: Array  # int32: whom each learner becomes; itself, if it stays
-    mutate: Array  # bool: whose hyperparameters are to be changed
+    parent: Array  # int32: the learner that each becomes a copy of; itself if it is not replaced
+    mutate: Array  # bool: whose hyperparameters are perturbed
 
 
 class Migrated(NamedTuple):
-    """What a selection with migration decides, (L,) each."""
+    """The result of a selection with migration, (L,) each."""
 
-    parent: Array  # int32: whom each learner becomes; itself, if it stays
-    mutate: Array  # bool: whose hyperparameters are to be changed
-    hypers_parent: Array  # int32: whose hyperparameters it gets; the parent's but for some migrants
+    parent: Array  # int32: the learner that each becomes a copy of; itself if it is not replaced
+    mutate: Array  # bool: whose hyperparameters are perturbed
+    hypers_parent: Array  # int32: the learner whose hyperparameters each gets; `parent` but for some migrants
 
 
 @dataclass(frozen=True)
 class SelectionRule:
     """(key, score (L,), eligible (L,) bool) -> Selected.
 
-    The higher score is the better; of equals, the lower index. Who is not eligible, or whose score is not a
-    finite number, is neither copied nor replaced nor changed. The champion, the best of the eligible, is
-    neither replaced nor changed. So with fewer than two eligible nothing happens.
+    A higher score is better; of equal scores, the lower index. Learners that are not eligible, or whose score
+    is not finite, are neither copied nor replaced nor perturbed. The best eligible learner is neither
+    replaced nor perturbed. So with fewer than two eligible learners nothing happens.
     """
 
     select: Callable[[Array, Array, Array], Selected]
     donors: Callable[[int], int]
-    """Of so many learners, how many are copied by others at most."""
+    """(number of learners) -> the largest number of them that others copy"""
 
     def __call__(self, key: Array, score: Array, eligible: Array) -> Selected:
         return self.select(key, score, eligible)
 
 
 def truncation(fraction: float = 0.25, middle: bool = False) -> SelectionRule:
-    """The k worst of n copy the k best, one each, matched at random, and are changed (Jaderberg et al. 2017).
+    """The k worst of n copy the k best, matched at random, and are perturbed (Jaderberg et al. 2017).
 
     parent(x_(n-k+j)) = x_(s_j), j = 1..k,  s a permutation of 1..k,
     k = min(max(floor(fraction n), 1), floor(n / 2)),  x_(1) the best
 
-    With `middle`, those who are neither among the best nor the worst are changed as well (Sample-Factory).
+    With `middle`, learners between the best and the worst are perturbed too (Sample-Factory).
 
     >>> rule = truncation(0.5)
     >>> parent, mutate = rule(jax.random.key(0), jnp.array([15.0, 10.0, 2.0, 8.0]), jnp.ones(4, bool))
@@ -63,7 +63,7 @@ def truncation(fraction: float = 0.25, middle: bool = False) -> SelectionRule:
         raise ShoalError(f"fraction must be above 0 and at most 1, not {fraction}")
 
     def replaced(num: np.ndarray) -> np.ndarray:
-        """k for every n, counted in double precision, and a little more: 0.29 * 100 is 28.999999999999996."""
+        """k for every n, in double precision plus a tolerance: 0.29 * 100 is 28.999999999999996."""
         wanted = np.clip(np.floor(fraction * num + 1e-9), 1, None).astype(np.int32)
         return np.minimum(wanted, num // 2)
 
@@ -84,7 +84,7 @@ def truncation(fraction: float = 0.25, middle: bool = False) -> SelectionRule:
 
 
 def winner() -> SelectionRule:
-    """parent(i) = argmax_j score_j for all: everyone copies the champion, and all others are changed.
+    """parent(i) = argmax_j score_j: all learners copy the best, and all others are perturbed.
 
     >>> parent, mutate = winner()(jax.random.key(0), jnp.array([1.0, 3.0, 2.0]), jnp.ones(3, bool))
     >>> parent.tolist(), mutate.tolist()
@@ -102,9 +102,9 @@ def winner() -> SelectionRule:
 
 
 def tournament(size: int = 2) -> SelectionRule:
-    """Each meets rivals drawn from the eligible, with replacement; who copied another is changed.
+    """Each learner copies the best of itself and `size` random rivals; those that copy another are perturbed.
 
-    parent(i) = argmax of score over {i, j_1, ..., j_size},  j ~ U(eligible);  i itself unless beaten
+    parent(i) = argmax of score over {i, j_1, ..., j_size},  j ~ U(eligible) with replacement
     """
     if size < 1:
         raise ShoalError(f"size must be at least 1, not {size}")
@@ -113,7 +113,7 @@ def tournament(size: int = 2) -> SelectionRule:
         eligible = eligible & jnp.isfinite(score)
         order, rank = _order(score, eligible)
         num = jnp.maximum(jnp.sum(eligible), 1)
-        rivals = jax.random.randint(key, (len(score), size), 0, num)  # by rank, so the best is the least
+        rivals = jax.random.randint(key, (len(score), size), 0, num)  # by rank: the best is the smallest
         best = order[jnp.min(rivals, 1)[rank]]
         beaten = eligible & (score[best] > score)
         parent = jnp.where(beaten, best, jnp.arange(len(score)))
@@ -125,24 +125,25 @@ def tournament(size: int = 2) -> SelectionRule:
 def subpopulations(
     groups: int, rule: SelectionRule, migrate_every: int = 1, ratios: Sequence[int] = (1, 5, 10, 25)
 ) -> Callable[[Array, Array, Array, Array], Migrated]:
-    """Groups that select at different frequencies, and a few migrants (after Doulazmi et al. 2025, MF-PBT).
+    """Groups that select at different frequencies, with migration (after Doulazmi et al. 2025, MF-PBT).
 
     (key, score (L,), eligible (L,), call) -> Migrated; call counts from 1.
 
-    The learners fall into `groups` equal neighbouring groups. Group g acts at the calls that ratios[g]
-    divides: `rule` selects within it. At every `migrate_every`-th of its acts one learner may come from
-    elsewhere: let w be the worst of the group's eligible, p whom w was to become, and m the best eligible
-    learner of all other groups. If w is not the group's champion and score_m > score_p, then w becomes m,
-    unchanged. If m's group acts as often or more seldom, m's hyperparameters come along; if it acts more
-    often, w gets those of its own group's champion, lest short-sighted ones spread to those who look far.
-    The champion of every group is neither replaced nor changed. One group is the rule itself.
+    The learners are divided into `groups` equal groups by index. Group g selects at the calls that ratios[g]
+    divides: `rule` is applied within it. At every `migrate_every`-th of these calls one learner may come from
+    another group: let w be the worst eligible learner of the group, p its parent by the rule, and m the best
+    eligible learner of all other groups. If w is not the best of its group and score_m > score_p, then w
+    becomes a copy of m and is not perturbed. If m's group selects as often as w's or less often, w gets m's
+    hyperparameters. If it selects more often, w gets those of the best of its own group, so that
+    hyperparameters that pay off only in the short term do not spread. The best of each group is neither
+    replaced nor perturbed. One group is the rule itself.
     """
     if groups < 1:
         raise ShoalError(f"groups must be at least 1, not {groups}")
     if migrate_every < 1:
         raise ShoalError(f"migrate_every must be at least 1, not {migrate_every}")
     if len(ratios) < groups or min(ratios) < 1:
-        raise ShoalError(f"ratios must be {groups} numbers of at least 1, one a group, not {tuple(ratios)}")
+        raise ShoalError(f"ratios must be {groups} numbers of at least 1, one per group, not {tuple(ratios)}")
     if groups == 1:
 
         def alone(key: Array, score: Array, eligible: Array, call: Array) -> Migrated:
@@ -174,9 +175,9 @@ def subpopulations(
         better = jnp.max(elsewhere, 1) > score[parent[worst]]
         due = acting & ((call // ratio) % migrate_every == 0)
         comes = due & eligible[worst] & (worst != champion) & better
-        place = jnp.where(comes, worst, len(score))  # beyond the end: dropped
+        index = jnp.where(comes, worst, len(score))  # out of range: dropped
         hypers = jnp.where(jnp.asarray(ratio)[source] >= ratio, champion[source], champion)
-        put = lambda x, new: x.at[place].set(new, mode="drop")
+        put = lambda x, new: x.at[index].set(new, mode="drop")
         return Migrated(
             put(parent, champion[source]).astype(jnp.int32),
             put(mutate, False),
@@ -187,9 +188,9 @@ def subpopulations(
 
 
 def num_donors(groups: int, rule: SelectionRule, num_learners: int) -> int:
-    """How many learners are copied by others at most, by `subpopulations` of a rule.
+    """The largest number of learners that others copy, for `subpopulations` of a rule.
 
-    Migrants are copies of the best of all or, in its own group, of the best of all others.
+    Migrants are copies of the best of all groups or, in its own group, of the best of the others.
 
     >>> num_donors(1, truncation(0.25), 64), num_donors(4, truncation(0.25), 64)
     (16, 18)
@@ -203,7 +204,7 @@ RULES: dict[str, Callable[[], SelectionRule]] = {
     "winner": winner,
     "tournament": tournament,
 }
-"""By their names on the command line, each made with its default settings."""
+"""Selection rules by their names on the command line, each with its default settings."""
 
 
 def copy_parents(
@@ -211,22 +212,22 @@ def copy_parents(
     parent: Array,
     hypers_parent: Array | None = None,
     most: int | None = None,
-    transport: Transport = HERE,
+    transport: Transport = ONE_DEVICE,
 ) -> LearnerState:
-    """x_i <- x_parent(i): parameters, statistics, optimiser, hyperparameters, anchor; memory stays.
+    """x_i <- x_parent(i): parameters, statistics, optimiser, hyperparameters, anchor; `private` stays.
 
-    Hyperparameters come from `hypers_parent` where that is given. Who keeps itself is the same to the bit. At
-    most `most` learners are copied by others.
+    Hyperparameters come from `hypers_parent` if it is given. A learner that is its own parent keeps the same
+    bits. At most `most` learners are copied by others.
     """
     num_learners = parent.shape[0]
     hypers_parent = parent if hypers_parent is None else hypers_parent
     models = cohort._replace(hypers=(), private=())
-    models = take_drawn(models, parent, num_learners if most is None else most, transport)
-    hypers = take_drawn(cohort.hypers, hypers_parent, num_learners, transport)
+    models = take_dynamic(models, parent, num_learners if most is None else most, transport)
+    hypers = take_dynamic(cohort.hypers, hypers_parent, num_learners, transport)
     return models._replace(hypers=hypers, private=cohort.private)
 
 
 def _order(score: Array, eligible: Array) -> tuple[Array, Array]:
-    """Learners from best to worst, the ineligible last, and everyone's place in that line."""
+    """The learners from best to worst, the ineligible last, and the rank of each."""
     order = jnp.argsort(jnp.where(eligible, -score, jnp.inf), stable=True)
     return order, jnp.zeros_like(order).at[order].set(jnp.arange(len(score), dtype=order.dtype))

@@ -1,6 +1,6 @@
-"""Communication graphs: who listens to whom, and how much.
+"""Topology: communication graphs, their matrices of weights, and matrices from files.
 
-Every matrix is read the same way: W[i, j] is how much learner i listens to learner j.
+In every matrix, W[i, j] is the weight with which learner i receives from learner j.
 """
 
 import json
@@ -17,7 +17,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def complete(n: int) -> np.ndarray:
-    """Everyone listens to everyone else.
+    """Each learner has all others as neighbours.
 
     >>> complete(3).tolist()
     [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
@@ -27,7 +27,7 @@ def complete(n: int) -> np.ndarray:
 
 
 def ring(n: int) -> np.ndarray:
-    """Learner i has the neighbours i - 1 and i + 1, and the last meets the first.
+    """Learner i has the neighbours i - 1 and i + 1, modulo n.
 
     >>> ring(4)[0].tolist()
     [0.0, 1.0, 0.0, 1.0]
@@ -38,7 +38,7 @@ def ring(n: int) -> np.ndarray:
 
 
 def star(n: int) -> np.ndarray:
-    """Learner 0 is the hub: all others are its neighbours, and have no other.
+    """Learner 0 is the hub, the only neighbour of all others.
 
     >>> star(4).sum(1).tolist()
     [3.0, 1.0, 1.0, 1.0]
@@ -48,27 +48,26 @@ def star(n: int) -> np.ndarray:
 
 
 def torus(n: int) -> np.ndarray:
-    """A grid as square as n allows, whose opposite sides meet; row by row, so learner i sits at
-    (i // columns, i % columns).
+    """A grid as square as n allows whose opposite sides are connected; row by row.
 
-    Sides of two give one edge, not two; a prime n leaves a single row, which is the ring.
+    A side of two gives one edge, not two. With a prime n it is the ring.
 
     >>> torus(12)[0].nonzero()[0].tolist()  # 3 rows of 4: right, left, below, above
     [1, 3, 4, 8]
     """
     _check_size(n)
     rows = max(d for d in range(1, math.isqrt(n) + 1) if n % d == 0)
-    place = np.arange(n).reshape(rows, n // rows)
-    neighbours = np.stack([np.roll(place, -1, axis=1), np.roll(place, -1, axis=0)])
-    return _undirected(n, np.broadcast_to(place, neighbours.shape), neighbours)
+    grid = np.arange(n).reshape(rows, n // rows)
+    neighbours = np.stack([np.roll(grid, -1, axis=1), np.roll(grid, -1, axis=0)])
+    return _undirected(n, np.broadcast_to(grid, neighbours.shape), neighbours)
 
 
 def random_regular(n: int, degree: int, seed: int) -> np.ndarray:
-    """A random connected graph in which everyone has `degree` neighbours.
+    """A random connected graph in which each learner has `degree` neighbours.
 
-    From a circulant graph, pairs of edges a-b, c-d become a-d, c-b wherever that makes neither a loop
-    nor a double edge. Enough such switches reach every regular graph with near equal chance (Cooper,
-    Dyer and Greenhill 2007); they go on until the graph is connected.
+    It begins with a circulant graph. Random pairs of edges a-b, c-d become a-d, c-b where that makes neither
+    a loop nor a double edge, until the graph is connected. Enough such switches give every regular graph
+    nearly the same probability (Cooper, Dyer and Greenhill 2007).
 
     >>> random_regular(10, 3, seed=0).sum(1).tolist() == [3.0] * 10
     True
@@ -93,15 +92,15 @@ GRAPHS: dict[str, Callable[[int], np.ndarray]] = {
     "star": star,
     "torus": torus,
 }
-"""The graphs that a number of learners decides, by their names on the command line."""
+"""Graphs that depend on the number of learners alone, by their names on the command line."""
 
 
 def metropolis(adjacency: np.ndarray) -> np.ndarray:
-    """Metropolis-Hastings weights: mixing that keeps the mean of all learners, from the degrees alone.
+    """Metropolis-Hastings weights, which keep the mean over all learners.
 
     W_ij = 1 / (1 + max(d_i, d_j)) on edges,  W_ii = 1 - sum_{j != i} W_ij
 
-    Symmetric and doubly stochastic (Xiao, Boyd and Lall 2006). Any nonzero entry is an edge, and the
+    W is symmetric and doubly stochastic (Xiao, Boyd and Lall 2006). Any nonzero entry is an edge; the
     diagonal is not read.
 
     >>> metropolis(star(3)).astype(float).round(3).tolist()
@@ -111,8 +110,8 @@ def metropolis(adjacency: np.ndarray) -> np.ndarray:
     if not np.array_equal(connected, connected.T):
         i, j = np.argwhere(connected & ~connected.T)[0]
         raise ShoalError(
-            f"Metropolis weights need a graph without direction, but learner {i} listens to {j} and {j} "
-            f"does not listen to {i}; name both, or symmetrise"
+            f"Metropolis weights need an undirected graph, but learner {i} receives from {j} and {j} "
+            f"does not receive from {i}; give both edges, or symmetrise"
         )
     degree = connected.sum(1)
     weights = np.where(connected, 1 / (1 + np.maximum(degree[:, None], degree)), 0.0)
@@ -120,17 +119,17 @@ def metropolis(adjacency: np.ndarray) -> np.ndarray:
 
 
 def row_stochastic(matrix: np.ndarray) -> np.ndarray:
-    """W_ij / sum_k W_ik; who listens to nobody, listens to itself.
+    """W_ij / sum_k W_ik; a learner without neighbours has W_ii = 1.
 
     >>> row_stochastic(np.array([[1.0, 3.0], [0.0, 0.0]])).tolist()
     [[0.25, 0.75], [0.0, 1.0]]
     """
-    silent = ~matrix.any(1, keepdims=True)
-    return _divide_rows(np.where(silent, np.eye(len(matrix)), matrix))
+    alone = ~matrix.any(1, keepdims=True)
+    return _divide_rows(np.where(alone, np.eye(len(matrix)), matrix))
 
 
 def neighbour_weights(adjacency: np.ndarray) -> np.ndarray:
-    """W_ij / sum_{k != i} W_ik for j != i, and W_ii = 0: the mean over neighbours; 0 for who has none.
+    """W_ij / sum_{k != i} W_ik for j != i, and W_ii = 0: the mean over neighbours, 0 without neighbours.
 
     >>> neighbour_weights(np.array([[9.0, 1.0, 3.0], [0.0, 5.0, 0.0], [2.0, 0.0, 0.0]])).tolist()
     [[0.0, 0.25, 0.75], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
@@ -139,10 +138,10 @@ def neighbour_weights(adjacency: np.ndarray) -> np.ndarray:
 
 
 def spectral_gap(weights: np.ndarray) -> float:
-    """1 - the second largest singular value: how much of their disagreement learners lose per mixing.
+    """1 - the second largest singular value: one mixing removes at least this fraction of the disagreement.
 
-    Near 1, one mixing is consensus; 0 where the graph falls into parts. Meant for doubly stochastic
-    weights, whose largest singular value is 1.
+    1 is consensus after one mixing; 0 is a disconnected graph. The weights must be doubly stochastic, so that
+    their largest singular value is 1.
 
     >>> round(spectral_gap(metropolis(ring(4))), 3)
     0.667
@@ -152,11 +151,11 @@ def spectral_gap(weights: np.ndarray) -> float:
 
 
 def read_matrix(data: Any, num_learners: int, symmetrise: bool = False) -> np.ndarray:
-    """W (num_learners, num_learners) from parsed JSON: i -> j -> how much learner i listens to j.
+    """W (num_learners, num_learners) from parsed JSON: i -> j -> weight of j for learner i.
 
-    Learners are counted from 0, entries that are not named are 0, the diagonal and one-way edges are
-    allowed. A list of rows will do too, bare or as the value of "comm_matrix". With `symmetrise` an
-    edge named one way holds both ways (a 0 in a list of rows is not a name).
+    Learners are counted from 0. Missing entries are 0. The diagonal and one-way edges are allowed. A list of
+    rows, alone or as the value of "comm_matrix", is allowed too. With `symmetrise` an edge given in one
+    direction holds in both (a 0 in a list of rows is no edge).
 
     >>> read_matrix({"comm_matrix": {"0": {"1": 100}}}, 2).tolist()
     [[0.0, 100.0], [0.0, 0.0]]
@@ -168,17 +167,17 @@ def read_matrix(data: Any, num_learners: int, symmetrise: bool = False) -> np.nd
         _check_both_ways(named)
         named |= {(j, i): weight for (i, j), weight in named.items()}
     matrix = np.zeros((num_learners, num_learners), np.float32)
-    for place, weight in named.items():
-        matrix[place] = weight
+    for edge, weight in named.items():
+        matrix[edge] = weight
     if not matrix.any():
         raise ShoalError(
-            "comm_matrix is zero everywhere, so nobody listens to anybody; name a weight above 0"
+            "comm_matrix is zero everywhere, so no learner receives anything; give a weight above 0"
         )
     return matrix
 
 
 class Edges(NamedTuple):
-    """Who listens (`targets`), to whom (`sources`), how much (`weights`)."""
+    """The edges of a graph: receivers (`targets`), senders (`sources`), weights."""
 
     targets: np.ndarray  # int32
     sources: np.ndarray  # int32
@@ -186,7 +185,7 @@ class Edges(NamedTuple):
 
 
 def edges(matrix: np.ndarray) -> Edges:
-    """The nonzero entries, by target and then by source.
+    """The nonzero entries of a matrix, by target and then by source.
 
     >>> targets, sources, weights = edges(np.array([[0.0, 5.0], [7.0, 1.0]]))
     >>> targets.tolist(), sources.tolist(), weights.tolist()
@@ -198,11 +197,11 @@ def edges(matrix: np.ndarray) -> Edges:
 
 
 def by_device(matrix: np.ndarray, num_devices: int) -> Edges:
-    """The edges in equal shares, (num_devices * width,) each, laid out by the device of the target.
+    """The edges divided over devices by their targets, (num_devices * width,) each.
 
-    Device d owns the learners d * block to (d + 1) * block - 1. Its share begins with its edges, by
-    target; `targets` count from its first learner, `sources` from the first of all. Edges of weight 0,
-    from its first learner to itself, fill the share up to the width of the longest.
+    Device d holds the learners d * block to (d + 1) * block - 1 and the edges to them, by target. `targets`
+    are counted from its first learner, `sources` from the first of all. Each device is padded to the same
+    width with edges of weight 0 from its first learner to itself.
 
     >>> targets, sources, weights = by_device(np.array([[0.0, 5.0], [7.0, 1.0]]), 2)
     >>> targets.tolist(), sources.tolist(), weights.tolist()
@@ -224,8 +223,8 @@ def by_device(matrix: np.ndarray, num_devices: int) -> Edges:
         sources=np.repeat(np.arange(num_devices, dtype=np.int32) * block, width),
         weights=np.zeros(num_devices * width, np.float32),
     )
-    for place, values in zip(laid_out, (targets % block, sources, weights), strict=True):
-        place[slot] = values
+    for array, values in zip(laid_out, (targets % block, sources, weights), strict=True):
+        array[slot] = values
     return laid_out
 
 
@@ -241,11 +240,11 @@ def _check_degree(n: int, degree: int) -> None:
     if n * degree % 2:
         raise ShoalError(f"{wanted} does not exist; one of the two numbers must be even")
     if degree == 1 and n > 2:
-        raise ShoalError(f"{wanted} falls into pairs; the degree must be at least 2")
+        raise ShoalError(f"{wanted} is not connected; the degree must be at least 2")
 
 
 def _undirected(n: int, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-    """The graph with the edges i-j, without loops."""
+    """The adjacency matrix of the edges i-j, without loops."""
     adjacency = np.zeros((n, n), np.float32)
     adjacency[i, j] = adjacency[j, i] = 1
     np.fill_diagonal(adjacency, 0)
@@ -253,12 +252,12 @@ def _undirected(n: int, i: np.ndarray, j: np.ndarray) -> np.ndarray:
 
 
 def _switch(random: np.random.Generator, adjacency: np.ndarray, pairs: list[list[int]]) -> None:
-    """Tries ten switches per edge, in place; degrees stay as they are."""
+    """Try ten switches per edge, in place; degrees do not change."""
     attempts = 10 * len(pairs)
     choices = random.integers(len(pairs), size=(attempts, 2)).tolist()
-    ways = random.choice([1, -1], size=attempts).tolist()
-    for (first, second), way in zip(choices, ways, strict=True):
-        (a, b), (c, d) = pairs[first], pairs[second][::way]
+    directions = random.choice([1, -1], size=attempts).tolist()
+    for (first, second), direction in zip(choices, directions, strict=True):
+        (a, b), (c, d) = pairs[first], pairs[second][::direction]
         if len({a, b, c, d}) == 4 and not adjacency[a, d] and not adjacency[c, b]:
             adjacency[[a, b, c, d], [b, a, d, c]] = False
             adjacency[[a, d, c, b], [d, a, b, c]] = True
@@ -275,14 +274,14 @@ def _is_connected(adjacency: np.ndarray) -> bool:
 
 
 def _divide_rows(matrix: np.ndarray) -> np.ndarray:
-    """In double precision, where the sum of large weights is still a number."""
+    """W_ij / sum_k W_ik in double precision, where sums of large float32 weights are finite."""
     matrix = np.asarray(matrix, np.float64)
     total = matrix.sum(1, keepdims=True)
     return (matrix / np.where(total == 0, 1.0, total)).astype(np.float32)
 
 
 def _named_entries(data: Any, num_learners: int) -> dict[tuple[int, int], float]:
-    """(i, j) -> weight, as far as the data names them."""
+    """(i, j) -> weight, for the entries that the data gives."""
     if isinstance(data, dict):
         if "comm_matrix" not in data:
             found = ", ".join(_brief(key) for key in list(data)[:4]) or "nothing"
@@ -309,16 +308,18 @@ def _from_objects(data: dict, num_learners: int) -> dict[tuple[int, int], float]
             )
         for j, weight in _by_index(row, f"comm_matrix, learner {i}").items():
             named[i, j] = weight
-        named.setdefault((i, i), 0.0)  # so that a row without entries has its number checked
-    _check_range({index for place in named for index in place}, num_learners)
-    return {place: _weight(weight, *place) for place, weight in named.items()}
+        named.setdefault((i, i), 0.0)  # so that the index of an empty row is checked
+    _check_range({index for edge in named for index in edge}, num_learners)
+    return {edge: _weight(weight, *edge) for edge, weight in named.items()}
 
 
 def _by_index(data: dict, where: str) -> dict[int, Any]:
-    """The object with its keys as numbers."""
+    """The object with integer keys."""
     for key in data:
         if isinstance(key, bool) or not re.fullmatch("-?[0-9]{1,18}", str(key)):
-            raise ShoalError(f"{where}: {_brief(key)} is not the number of a learner; count them from 0")
+            raise ShoalError(
+                f"{where}: {_brief(key)} is not the number of a learner; they are counted from 0"
+            )
     found = {int(key): value for key, value in data.items()}
     if len(found) < len(data):
         raise ShoalError(f"{where}: a learner is named twice, among {_brief(list(data))}; keep one of them")
@@ -332,7 +333,7 @@ def _check_range(indices: set[int], num_learners: int) -> None:
     learners = "1 learner only 0" if num_learners == 1 else f"{num_learners} learners 0 to {num_learners - 1}"
     hint = ""
     if outside == [num_learners] and 0 not in indices:
-        hint = "; these seem to be counted from 1: take 1 from every number"
+        hint = "; these seem to be counted from 1: subtract 1 from every number"
     raise ShoalError(f"comm_matrix: learners are counted from 0; with {learners}, found {outside[0]}{hint}")
 
 
@@ -346,17 +347,17 @@ def _from_rows(rows: list | tuple, num_learners: int) -> dict[tuple[int, int], f
         if len(row) != num_learners:
             raise ShoalError(f"comm_matrix: {wanted}, but row {i} has {len(row)}")
     weights = {(i, j): _weight(x, i, j) for i, row in enumerate(rows) for j, x in enumerate(row)}
-    return {place: weight for place, weight in weights.items() if weight != 0}
+    return {edge: weight for edge, weight in weights.items() if weight != 0}
 
 
 def _weight(weight: Any, i: int, j: int) -> float:
-    place = f"comm_matrix: the weight of learner {i} for {j}"
+    entry = f"comm_matrix: the weight of learner {i} for {j}"
     if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise ShoalError(f"{place} must be a number, not {_brief(weight)}")
+        raise ShoalError(f"{entry} must be a number, not {_brief(weight)}")
     if weight < 0:
-        raise ShoalError(f"{place} must be 0 or more, not {_brief(weight)}")
+        raise ShoalError(f"{entry} must be 0 or more, not {_brief(weight)}")
     if not weight <= LARGEST:  # NaN compares false
-        raise ShoalError(f"{place} must be a finite number, not {_brief(weight)}")
+        raise ShoalError(f"{entry} must be a finite number, not {_brief(weight)}")
     return float(weight)
 
 
@@ -365,12 +366,12 @@ def _check_both_ways(named: dict[tuple[int, int], float]) -> None:
         back = named.get((j, i), weight)
         if back != weight:
             raise ShoalError(
-                f"comm_matrix: learner {i} listens to {j} with {weight:g}, but {j} to {i} with {back:g}; "
-                "to symmetrise, name one of the two or make them equal"
+                f"comm_matrix: learner {i} receives from {j} with weight {weight:g}, but {j} from {i} with "
+                f"{back:g}; to symmetrise, give one of the two or make them equal"
             )
 
 
 def _brief(value: Any) -> str:
-    """The value as the file spells it, cut to fit a line."""
+    """The value as in the file, cut to fit a line."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 40 else f"{text[:37]}..."

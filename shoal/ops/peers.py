@@ -1,9 +1,9 @@
-"""Peers: many policies as one, so that the cost of a penalty does not grow with their number.
+"""Peers: the KL to many policies as the KL to one, so that its cost does not grow with their number.
 
 sum_j w_j KL(p_j || q) = W KL(m || q) + gap,  m with the mean moments of the p_j, W = sum_j w_j
-sum_j w_j KL(q || p_j) = W KL(q || g) + gap,  g with their mean natural parameters
-KL(mixture || q)       = KL(m || q), exactly for one discrete choice, and with the exact gradient always
-KL(q || mixture)       = KL(q || m), exactly for one discrete choice; else m is the nearest of its family
+sum_j w_j KL(q || p_j) = W KL(q || g) + gap,  g with the mean natural parameters of the p_j
+KL(mixture || q)       ~ KL(m || q), exact for one discrete choice; the gradient is always exact
+KL(q || mixture)       ~ KL(q || m), exact for one discrete choice; else m approximates the mixture
 """
 
 from typing import Literal, NamedTuple, TypeAlias
@@ -19,15 +19,17 @@ Form: TypeAlias = Literal["sum", "mixture"]
 
 
 class PeerPolicy(NamedTuple):
-    """The peers' policies as one: the penalty is weight KL + gap."""
+    """All peers as one policy: the penalty is weight KL + gap."""
 
     outputs: Array  # (..., num_outputs)
     weight: Array  # (...)
-    gap: Array  # (...) how far the peers are from their average; constant for the learner
+    gap: Array  # (...) the peers' distance from their average, constant for the learner
 
 
 def policy_terms(distribution: Distribution, direction: Direction, form: Form, outputs: Array):
-    """A policy in terms that add up: moments and -entropy, or natural parameters and log-partition."""
+    """The terms of a policy that are summed over peers: moments and -entropy, or natural parameters and
+    log-partition.
+    """
     if averages_logarithms(direction, form):
         return distribution.natural(outputs), distribution.log_partition(outputs)
     return distribution.moments(outputs), -distribution.entropy(outputs)
@@ -36,7 +38,7 @@ def policy_terms(distribution: Distribution, direction: Direction, form: Form, o
 def aggregate(
     distribution: Distribution, direction: Direction, form: Form, targets: PeerTargets
 ) -> PeerPolicy:
-    """One policy in place of all peers; without peers, its weight is 0."""
+    """All peers as one policy; without peers, its weight is 0."""
     some = targets.weight > 0
     total = jnp.where(some, targets.weight, 1.0)
     terms, constant = targets.terms

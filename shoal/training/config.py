@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.exploration import Prior, read_priors
-from shoal.exchanges.population import check_schedule
+from shoal.exchanges.population import check_hyper_plan
 from shoal.exchanges.registry import check_exchange, mixes, penalises, selects
 from shoal.learners.ppo import PPOConfig
 from shoal.settings import check_at_least
@@ -91,7 +91,7 @@ class TrainConfig:
         if idle := [name for name in read_priors(self.evolve) if name in self.idle]:
             raise ShoalError(f"evolve {idle[0]}: it has no effect; that takes {self.idle[idle[0]]}")
         if self.hyper_plan is not None:
-            check_schedule(self.hyper_plan)
+            check_hyper_plan(self.hyper_plan)
 
     @property
     def idle(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from shoal.errors import ShoalError
 from shoal.exchanges.combinators import chain, part_names
 from shoal.exchanges.config import ExchangeContext
 from shoal.exchanges.exploration import check_names
-from shoal.exchanges.population import follow
+from shoal.exchanges.population import follow_hyper_plan
 from shoal.exchanges.registry import make_exchange
 from shoal.learners.context import LearnerContext
 from shoal.learners.registry import make_registered
@@ -61,7 +61,7 @@ def make_exchange_for(config: TrainConfig, learner: Learner, mesh: Mesh, group: 
     if not config.hyper_plan:
         return exchange
     plan = [(step // config.algo.rollout_size, values) for step, values in config.hyper_plan]
-    return chain(exchange, follow(plan))
+    return chain(exchange, follow_hyper_plan(plan))
 
 
 def worlds_of(config: TrainConfig, spec: EnvSpec) -> Tree:

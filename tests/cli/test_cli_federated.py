@@ -171,7 +171,7 @@ def write(name, text):
     ("arguments", "message"),
     [
         ("--learners 1 --exchange average", "an exchange needs at least 2 learners: say --learners"),
-        ("--local-updates 3", "local_updates without an exchange: say which"),
+        ("--local-updates 3", "local_updates without an exchange: choose one"),
         ("--comm-matrix m.json", "comm_matrix without an exchange"),
         (
             "--prox-coef 0.1",
@@ -183,13 +183,16 @@ def write(name, text):
         ("--exchange average --local-updates 0", "local_updates must be at least 1, not 0"),
         ("--exchange average --participation 0", "participation must be above 0 and at most 1"),
         ("--exchange average --attack zero", "attack zero needs attack.count"),
-        ("--exchange gossip --server adam", "exchange gossip has no use for server"),
+        ("--exchange gossip --server adam", "exchange gossip does not use server"),
         ("--exchange average --server adam --server-lr 0", "server.lr must be above 0, not 0"),
-        ("--exchange gossip --topology star --comm-matrix one.json", "both give the communication graph"),
+        (
+            "--exchange gossip --topology star --comm-matrix one.json",
+            "star or comm_matrix, not both",
+        ),
         ("--exchange average --parts brain", "no parameters are called brain"),
         ("--exchange neighbours --comm-matrix nowhere.json", "nowhere.json: there is no such file"),
         ("--exchange neighbours --comm-matrix broken.json", "broken.json: not JSON"),
-        ("--exchange neighbours --comm-matrix one.json", "counted from 1: take 1 from every number"),
+        ("--exchange neighbours --comm-matrix one.json", "counted from 1: subtract 1 from every number"),
         ("--exchange neighbours --comm-matrix less.json", "must be 0 or more, not -1"),
         ("--exchange neighbours --comm-matrix twice.json", "is named twice"),
         ("--exchange neighbours --comm-matrix zero.json", "zero everywhere"),
@@ -217,13 +220,13 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("average --server-lr 0.1", "server.lr does nothing without server momentum or adam"),
-        ("gossip --degree 3", "degree does nothing without topology random-regular"),
-        ("gossip --symmetrise", "symmetrise does nothing without comm_matrix"),
-        ("average --keep 0.1 --compress int8", "compress.keep does nothing without compress top-k"),
-        ("average --attackers 1", "attack.count does nothing without attack"),
-        ("average --privacy-delta 1e-6", "privacy.delta does nothing without privacy.noise_multiplier"),
-        ("truncation --migrate-every 2", "population.migrate_every does nothing without population.groups"),
+        ("average --server-lr 0.1", "server.lr has no effect without server momentum or adam"),
+        ("gossip --degree 3", "degree has no effect without topology random-regular"),
+        ("gossip --symmetrise", "symmetrise has no effect without comm_matrix"),
+        ("average --keep 0.1 --compress int8", "compress.keep has no effect without compress top-k"),
+        ("average --attackers 1", "attack.count has no effect without attack"),
+        ("average --privacy-delta 1e-6", "privacy.delta has no effect without privacy.noise_multiplier"),
+        ("truncation --migrate-every 2", "population.migrate_every has no effect without population.groups"),
         ("average --server adam --server-lr 0.1", None),
         ("gossip --topology random-regular --degree 3", None),
         ("gossip --symmetrise --comm-matrix pair.json", None),
@@ -243,7 +246,7 @@ def test_a_setting_that_does_nothing_is_a_warning(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert shoal("train", CARTPOLE, *TINY, "--exchange", "gossip", "--degree", "3", "--steps", "32") == 0
-    told = "shoal: warning: degree does nothing without topology random-regular"
+    told = "shoal: warning: degree has no effect without topology random-regular"
     assert capsys.readouterr().err.splitlines().count(told) == 1
 
 

@@ -203,22 +203,22 @@ def test_a_run_without_a_lineage_cannot_be_replayed(replay, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--evolve", "luck"], "luck has no usual prior: write luck=log 1e-5 1e-2"),
+        (["--evolve", "luck"], "luck has no default prior: give one, e.g. luck=log 1e-5 1e-2"),
         (["--evolve", "gamma=log 1"], "prior 'log 1': needs two numbers"),
         (["--evolve", "gamma=log 0 1"], "prior 'log 0 1': bounds must be above 0"),
         (["--evolve", "gamma=normal 0 1"], "begin with one of uniform, log, one-minus-log, choice"),
         (["--evolve", "gamma=log a b"], "after log come numbers only"),
         (["--learners", "1"], "an exchange needs at least 2 learners"),
         (["--fraction", "0"], "fraction must be above 0 and at most 1, not 0.0"),
-        (["--rivals", "3"], "exchange truncation has no use for population.rivals: for tournament only"),
-        (["--topology", "star"], "exchange truncation has no use for topology"),
+        (["--rivals", "3"], "exchange truncation does not use population.rivals (used by tournament)"),
+        (["--topology", "star"], "exchange truncation does not use topology"),
         (["--local-updates", "0"], "local_updates must be at least 1, not 0"),
         (["--resample", "2"], "resample must be between 0 and 1, not 2.0"),
         (["--groups", "5"], "population.groups must be 1 to 4, not 5"),
         (["--groups", "3"], "3 groups do not divide 4 learners"),
         (
             ["--exchange", "tournament"],
-            "exchange tournament has no use for population.fraction: for truncation only",
+            "exchange tournament does not use population.fraction (used by truncation)",
         ),
     ],
 )
@@ -230,4 +230,4 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, message, capsys):
 
 def test_settings_of_a_population_without_one(capsys):
     assert shoal("train", CARTPOLE, *TINY, "--fraction", "0.5", "--out", "run") == 2
-    assert "population.fraction without an exchange: say which" in only_line(capsys)
+    assert "population.fraction without an exchange: choose one" in only_line(capsys)

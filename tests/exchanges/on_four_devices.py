@@ -13,7 +13,7 @@ from shoal.envs.registry import make
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
 from shoal.exchanges.exploration import read_priors
 from shoal.exchanges.registry import make_exchange
-from shoal.exchanges.routing import Transport, Way, take_drawn, taker
+from shoal.exchanges.routing import Transport, make_take, take_dynamic
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
@@ -58,19 +58,19 @@ def odd_rows(random, num):
     }
 
 
-def check_rows(num_devices: int, way: Way):
+def check_rows(num_devices: int):
     """Plans and draws are plain indexing, to the bit."""
     random, mesh = np.random.default_rng(num_devices), mesh_of(num_devices)
-    rows, transport = odd_rows(random, NUM), Transport(mesh, way)
+    rows, transport = odd_rows(random, NUM), Transport(mesh)
     there = jax.device_put(rows, NamedSharding(mesh, BY_LEARNER))
     for wanted in (4, 16):
         sources = random.integers(0, NUM, wanted)
-        found = jax.jit(taker(sources, NUM, transport))(there)
-        assert bits(found) == bits(trees.take(rows, sources)), (num_devices, way, sources)
+        found = jax.jit(make_take(sources, NUM, transport))(there)
+        assert bits(found) == bits(trees.take(rows, sources)), (num_devices, sources)
     few = np.array([0, 1, 2, 0, 4, 5, 5, 7])
     for parent, most in ((few, 2), (few, 3), (np.full(NUM, 3), 1), (random.integers(0, NUM, NUM), NUM)):
-        found = jax.jit(lambda rows, p, most=most: take_drawn(rows, p, most, transport))(there, parent)
-        assert bits(found) == bits(trees.take(rows, parent)), (num_devices, way, parent)
+        found = jax.jit(lambda rows, p, most=most: take_dynamic(rows, p, most, transport))(there, parent)
+        assert bits(found) == bits(trees.take(rows, parent)), (num_devices, parent)
 
 
 def cohort():
@@ -99,29 +99,29 @@ class Federation:
         self.init = jax.jit(exchange.init, out_shardings=(self.placed, self.divided))
         self.apply = jax.jit(exchange.apply, out_shardings=(self.placed, self.divided, self.divided))
 
-    def met(self, memory, cohort: LearnerState, times: int):
-        memory, cohort = jax.device_put((memory, cohort), (self.placed, self.divided))
+    def met(self, state, cohort: LearnerState, times: int):
+        state, cohort = jax.device_put((state, cohort), (self.placed, self.divided))
         metrics = {}
         for meeting in range(times):
             now = jax.device_put(scores(), self.divided)
-            memory, cohort, metrics = self.apply(jax.random.key(meeting), memory, cohort, now)
-        return jax.device_get((memory, cohort, metrics))
+            state, cohort, metrics = self.apply(jax.random.key(meeting), state, cohort, now)
+        return jax.device_get((state, cohort, metrics))
 
 
 def check_exchange(configs: tuple[ExchangeConfig, ...]):
-    """Two meetings end in the same bits on 1, 2 and 4 devices, and memory moves from one to the other."""
+    """Two meetings end in the same bits on 1, 2 and 4 devices, and state moves from one to the other."""
     learners, packed = cohort(), []
     federations = {n: Federation(configs, n) for n in (1, 2, 4)}
     for federation in federations.values():
-        memory, begun = federation.init(jax.device_put(learners, federation.divided))
-        memory, after, metrics = federation.met(jax.device_get(memory), jax.device_get(begun), 2)
-        packed.append((trees.pack(memory), after, metrics))
+        state, begun = federation.init(jax.device_put(learners, federation.divided))
+        state, after, metrics = federation.met(jax.device_get(state), jax.device_get(begun), 2)
+        packed.append((trees.pack(state), after, metrics))
     assert bits(packed[0]) == bits(packed[1]) == bits(packed[2]), configs
     if configs == NEIGHBOURS:
-        check_memory(federations, packed[0][0], learners)
+        check_state(federations, packed[0][0], learners)
 
 
-def check_memory(federations: dict[int, Federation], packed, learners):
+def check_state(federations: dict[int, Federation], packed, learners):
     """What was packed is laid out anew on any number of devices, and goes on as if it had been there."""
     found = []
     for federation in federations.values():
@@ -136,9 +136,9 @@ def check_memory(federations: dict[int, Federation], packed, learners):
 def check_ring():
     """Eight in a ring on four devices: parameters move by permutation, and nothing gathers a row of them."""
     federation = Federation(RING, 4)
-    memory, begun = federation.init(jax.device_put(cohort(), federation.divided))
+    state, begun = federation.init(jax.device_put(cohort(), federation.divided))
     now = jax.device_put(scores(), federation.divided)
-    text = federation.apply.lower(jax.random.key(0), memory, begun, now).compile().as_text()
+    text = federation.apply.lower(jax.random.key(0), state, begun, now).compile().as_text()
     row = sum(x.size for x in jax.tree.leaves(begun.params)) // NUM + 1  # and whether the sender is there
     sent = [line for line in text.splitlines() if " collective-permute(" in line]
     assert len(sent) == 2, sent
@@ -149,8 +149,7 @@ def check_ring():
 
 if __name__ == "__main__":
     for devices in (1, 2, 4):
-        check_rows(devices, "point-to-point")
-    check_rows(4, "collective")
+        check_rows(devices)
     check_ring()
     for exchanges in (GOSSIP, NEIGHBOURS, SELECTIONS):
         check_exchange(exchanges)

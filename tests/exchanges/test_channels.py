@@ -1,4 +1,4 @@
-"""Channels: liars, noise, compression, and the privacy that is spent."""
+"""Channels: attackers, noise, compression, and the privacy that is spent."""
 
 import math
 import sys
@@ -282,7 +282,7 @@ def test_with_error_feedback_everything_arrives(name):
     [
         (
             lambda: channels.attack("sulk", 1, 1.0),
-            "no attack 'sulk'; there are sign-flip, noise, zero, scale",
+            "unknown attack 'sulk'; choose from sign-flip, noise, zero, scale",
         ),
         (lambda: channels.attack("zero", -1, 1.0), "bad must be at least 0, not -1"),
         (lambda: channels.attack("scale", 1, math.inf), "finite number, not inf"),

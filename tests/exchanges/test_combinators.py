@@ -10,7 +10,16 @@ import pytest
 
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
-from shoal.exchanges.combinators import UNITS, absent, chain, common_start, every, none, participate, select
+from shoal.exchanges.combinators import (
+    UNITS,
+    chain,
+    common_start,
+    empty_scores,
+    every,
+    none,
+    only_parts,
+    participate,
+)
 from shoal.exchanges.mixing import average
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
@@ -60,10 +69,10 @@ def after(exchange, memory, cohort, scores, key=KEY):
 def change(function, name="met", add_peer_targets=None):
     """w <- function(key, w, standing) for everyone, and a count of the meetings as the metric `name`."""
 
-    def apply(key, memory, cohort, now):
+    def apply(key, state, cohort, now):
         params = jax.tree.map(lambda w: function(key, w, now), cohort.params)
-        memory = ExchangeState(memory.per_learner + 1)
-        return memory, cohort._replace(params=params), {name: memory.per_learner.astype(jnp.float32)}
+        state = ExchangeState(state.per_learner + 1)
+        return state, cohort._replace(params=params), {name: state.per_learner.astype(jnp.float32)}
 
     def init(cohort):
         return ExchangeState(jnp.zeros(trees.num_rows(cohort), jnp.int32)), cohort
@@ -87,11 +96,11 @@ def bits(tree):
 
 def test_none_does_nothing():
     exchange, cohort = none(), numbers(1, 2)
-    memory, begun = exchange.init(cohort)
+    state, begun = exchange.init(cohort)
     assert begun is cohort
     assert exchange.apply(KEY, memory, cohort, scores(2)) == (ExchangeState(), cohort, {})
     rollout = rewarded(1.0)
-    assert exchange.add_peer_targets(memory, rollout) is rollout
+    assert exchange.add_peer_targets(state, rollout) is rollout
     assert exchange.derive_metrics({}) == {}
 
 
@@ -130,10 +139,10 @@ def test_links_begin_in_order_and_each_sees_what_the_one_before_left():
     assert cohort.params["w"][:, 0].tolist() == [4, 5]
 
 
-def test_advice_is_given_in_order_each_link_with_its_own_memory():
-    """(1 x 3) + 10: the links' memories are the 3 and the 10."""
-    times = lambda memory, rollout: rollout._replace(reward=rollout.reward * memory.per_learner)
-    plus = lambda memory, rollout: rollout._replace(reward=rollout.reward + memory.shared)
+def test_advice_is_given_in_order_each_link_with_its_own_state():
+    """(1 x 3) + 10: the links' states are the 3 and the 10."""
+    times = lambda state, rollout: rollout._replace(reward=rollout.reward * state.per_learner)
+    plus = lambda state, rollout: rollout._replace(reward=rollout.reward + state.shared)
     links = [none()._replace(add_peer_targets=add_peer_targets) for add_peer_targets in (times, plus)]
     rows, whole = (np.full((1, 1, 1), 3.0), ()), ((), np.full((1, 1, 1), 10.0))
     found = chain(*links).add_peer_targets(ExchangeState(rows, whole), rewarded(1.0))
@@ -173,9 +182,9 @@ def test_every_update_is_the_exchange_itself():
 
 
 def test_in_between_advice_goes_on():
-    times = lambda memory, rollout: rollout._replace(reward=rollout.reward * memory.per_learner[0])
+    times = lambda state, rollout: rollout._replace(reward=rollout.reward * state.per_learner[0])
     exchange = every(4, change(lambda _, w, now: w, add_peer_targets=times))
-    memory, cohort = exchange.init(numbers(1))
+    state, cohort = exchange.init(numbers(1))
     for expected in (0, 0, 0, 0, 1, 1, 1, 1, 2):
         assert exchange.add_peer_targets(memory, rewarded(1.0)).reward.item() == expected
         memory, cohort, _ = after(exchange, memory, cohort, scores(1))
@@ -250,8 +259,8 @@ def test_the_draw_is_not_the_inner_exchanges_randomness():
     seen = []
     note = lambda key, w, now: seen.append(jax.random.key_data(key).tolist()) or w
     exchange = participate(0.5, change(note))
-    memory, cohort = exchange.init(numbers(1, 2))
-    exchange.apply(KEY, memory, cohort, scores(2))
+    state, cohort = exchange.init(numbers(1, 2))
+    exchange.apply(KEY, state, cohort, scores(2))
     key_draw, key_inner = (jax.random.key_data(key).tolist() for key in jax.random.split(KEY))
     assert seen == [key_inner]
     assert key_inner != key_draw
@@ -271,7 +280,7 @@ def test_impossible_fractions_are_refused(fraction):
     [(["actor"], {"actor", "log_std"}), (["critic"], {"critic"}), (["actor", "critic"], {*Net._fields})],
 )
 def test_only_the_named_parts_change_and_log_std_goes_with_the_actor(parts, changed):
-    exchange = select(parts, average())
+    exchange = only_parts(parts, average())
     before = cohort_of(net(3))
     _, begun = jax.jit(exchange.init)(before)
     assert bits(begun) == bits(before)
@@ -314,7 +323,7 @@ def test_what_a_critics_numbers_are_measured_by_goes_with_the_critic(parts):
 
 def test_unknown_parts_are_named_with_those_there_are():
     message = "no parameters are called head, torso; there are actor, critic, log_std"
-    exchange = select(["torso", "actor", "head"], average())
+    exchange = only_parts(["torso", "actor", "head"], average())
     with pytest.raises(ShoalError, match=message):
         exchange.init(cohort_of(net(2)))
 

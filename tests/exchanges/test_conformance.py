@@ -48,11 +48,11 @@ CONFIGS = {
     "average of top-k": settings("average", compress="top-k", keep=0.1, participation=0.5),
     "average of bytes": settings("average", compress="int8", server="momentum"),
     "average in private": settings("average", clip=0.5, noise_multiplier=0.5),
-    "average with liars": settings("average", attack="noise", attackers=2),
+    "average with attackers": settings("average", attack="noise", attackers=2),
     "average near it": settings("average", use_comm_penalty=True),
     "average from many starts": settings("average", common_start=False, share_statistics=False),
     **{rule: settings(rule) for rule in ROBUST},
-    "median with liars": settings("median", attack="sign-flip", attackers=2, participation=0.7),
+    "median with attackers": settings("median", attack="sign-flip", attackers=2, participation=0.7),
     "krum of top-k": settings("krum", compress="top-k", keep=0.2, server="momentum"),
     "gossip": settings("gossip"),
     "gossip with all": settings("gossip", topology="complete"),
@@ -62,7 +62,7 @@ CONFIGS = {
     "gossip in pairs": settings("gossip", topology="pairs", share_moments=True),
     "gossip in noisy pairs": settings("gossip", topology="pairs", clip=0.5, noise_multiplier=0.1),
     "gossip by a file": settings("gossip", comm_matrix=MATRIX, compress="top-k", keep=0.1),
-    "gossip with liars": settings("gossip", attack="zero", attackers=1, clip=1.0),
+    "gossip with attackers": settings("gossip", attack="zero", attackers=1, clip=1.0),
     "neighbours": settings("neighbours"),
     "neighbours in pairs": settings("neighbours", topology="pairs", participation=0.7),
     "neighbours by a file": settings("neighbours", comm_matrix=MATRIX, symmetrise=True, local_updates=2),
@@ -119,7 +119,7 @@ class Case(NamedTuple):
     """An exchange, and learners about to meet."""
 
     exchange: Exchange
-    memory: ExchangeState
+    state: ExchangeState
     cohort: LearnerState
 
 
@@ -222,18 +222,18 @@ def test_the_same_inputs_give_the_same_outputs(name):
     before = bits((memory, cohort))
     again = meet(exchange, KEY, memory, cohort, scores())
     assert bits(again) == bits(met(name))
-    assert bits((memory, cohort)) == before
+    assert bits((state, cohort)) == before
 
 
 @every_exchange
 def test_shapes_and_types_never_change(name):
     """From the start to the first meeting to the second; metrics are (L,) and float32."""
-    exchange, memory, cohort = case(name)
+    exchange, state, cohort = case(name)
     begun = jax.eval_shape(exchange.init, cohort)
     first = jax.eval_shape(exchange.apply, KEY, *begun, scores())
     second = jax.eval_shape(exchange.apply, KEY, *first[:2], scores())
     assert types(first) == types(second)
-    assert types(first[:2]) == types(begun) == types((memory, cohort))
+    assert types(first[:2]) == types(begun) == types((state, cohort))
     for values in first[2].values():
         assert (values.shape, values.dtype, values.weak_type) == ((NUM_LEARNERS,), jnp.float32, False)
 
@@ -244,7 +244,7 @@ def test_compiled_and_not_are_the_same(name):
     configs, anchored = CASES[name]
     _, memory, cohort = case(name)
     exchange = make_exchange(configs, ExchangeContext(NUM_LEARNERS, learner(anchored), anchored=anchored))
-    memory = trees.unpack(trees.pack(memory), jax.jit(exchange.init)(cohort)[0])
+    state = trees.unpack(trees.pack(state), jax.jit(exchange.init)(cohort)[0])
     with jax.disable_jit():
         plain = exchange.apply(KEY, memory, cohort, scores())
     assert_close(trees.pack(jax.device_get(plain)), trees.pack(met(name)))
@@ -252,7 +252,7 @@ def test_compiled_and_not_are_the_same(name):
 
 @every_exchange
 def test_what_nobody_asked_to_share_stays_bit_for_bit(name):
-    """Moments, hyperparameters, memory, statistics; an anchor, where there is one, is what they now hold."""
+    """Moments, hyperparameters, state, statistics; an anchor, where there is one, is what they now hold."""
     configs, anchored = CASES[name]
     before, after = case(name).cohort, met(name)[1]
     assert bits(after.hypers) == bits(before.hypers)
@@ -278,7 +278,7 @@ def test_those_that_mix_do_something(name):
 @every_exchange
 def test_finite_learners_stay_finite(name):
     """With everyone there, with half of them, with one, with nobody."""
-    exchange, memory, cohort = case(name)
+    exchange, state, cohort = case(name)
     for number in (6, 3, 1, 0):
         now = scores()._replace(present=np.arange(NUM_LEARNERS) < number)
         memory, cohort, metrics = meet(exchange, jax.random.key(number), memory, cohort, now)
@@ -287,13 +287,13 @@ def test_finite_learners_stay_finite(name):
 
 @pytest.mark.parametrize("name", cases(SYMMETRIC))
 def test_permuted_learners_give_the_permuted_result(name):
-    exchange, memory, cohort = case(name)
+    exchange, state, cohort = case(name)
     order = np.array([3, 0, 5, 1, 4, 2])
     permuted = memory._replace(per_learner=picked(memory.per_learner, order))
     found = meet(exchange, KEY, permuted, picked(cohort, order), picked(scores(), order))
     memory, cohort, metrics = met(name)
     expected = (
-        memory._replace(per_learner=picked(memory.per_learner, order)),
+        state._replace(per_learner=picked(state.per_learner, order)),
         *picked((cohort, metrics), order),
     )
     assert_close(found, expected)
@@ -301,13 +301,13 @@ def test_permuted_learners_give_the_permuted_result(name):
 
 @pytest.mark.parametrize("name", cases(CASES, QUICK_DIVIDED))
 def test_two_devices_are_one(name):
-    exchange, memory, cohort = case(name)
+    exchange, state, cohort = case(name)
     divided, whole = NamedSharding(MESH, BY_LEARNER), NamedSharding(MESH, REPLICATED)
     placed = ExchangeState(divided, whole)
     spread = lambda tree, where: jax.tree.map(lambda x: jax.device_put(x, where), tree)
-    memory = ExchangeState(spread(memory.per_learner, divided), spread(memory.shared, whole))
+    state = ExchangeState(spread(state.per_learner, divided), spread(state.shared, whole))
     apply = jax.jit(exchange.apply, out_shardings=(placed, divided, divided))
-    found = apply(KEY, memory, spread(cohort, divided), spread(scores(), divided))
+    found = apply(KEY, state, spread(cohort, divided), spread(scores(), divided))
     for leaf in jax.tree.leaves(found[1]):
         assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {NUM_LEARNERS // 2}
     assert_close(jax.device_get(found), met(name))
@@ -317,8 +317,8 @@ def test_two_devices_are_one(name):
 def test_advice_has_the_rollouts_shape_and_leaves_the_rest(name):
     """On one of two devices, with its three learners: one piece of advice for each link that gives any."""
     configs, _ = CASES[name]
-    exchange, memory, _ = case(name)
-    mine = ExchangeState(jax.tree.map(lambda x: x[: len(x) // 2], memory.per_learner), memory.shared)
+    exchange, state, _ = case(name)
+    mine = ExchangeState(jax.tree.map(lambda x: x[: len(x) // 2], state.per_learner), state.shared)
     rollout = rollout_of(3)
     asks = any(penalises(config) for config in configs)
     add_peer_targets = jax.jit(exchange.add_peer_targets) if asks else exchange.add_peer_targets
@@ -347,7 +347,7 @@ def test_anchored_learners_begin_near_the_common_start():
 
 
 def test_absent_learners_keep_their_anchor():
-    exchange, memory, cohort = case("average, anchored")
+    exchange, state, cohort = case("average, anchored")
     here = np.arange(NUM_LEARNERS) < 2
     _, after, _ = meet(exchange, KEY, memory, cohort, scores()._replace(present=here))
     present, absent = np.flatnonzero(here), np.flatnonzero(~here)

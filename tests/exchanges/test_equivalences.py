@@ -160,13 +160,13 @@ def test_averaging_after_every_sgd_step_is_averaging_gradients():
     w = np.zeros(3, np.float32)
 
     @jax.jit
-    def step(memory, cohort, w):
+    def step(state, cohort, w):
         own = cohort.params["w"] - 0.1 * jax.vmap(gradient)(cohort.params["w"], x, y)
         memory, cohort, _ = exchange.apply(KEY, memory, cohort._replace(params={"w": own}), scores(4))
         return memory, cohort, w - 0.1 * jnp.mean(jax.vmap(gradient, (None, 0, 0))(w, x, y), 0)
 
     for _ in range(200):
-        memory, cohort, w = step(memory, cohort, w)
+        state, cohort, w = step(state, cohort, w)
         np.testing.assert_allclose(cohort.params["w"], np.tile(w, (4, 1)), rtol=1e-4, atol=1e-6)
     best, *_ = np.linalg.lstsq(np.concatenate(x), np.concatenate(y), rcond=None)
     np.testing.assert_allclose(w, best, atol=1e-4)

@@ -32,7 +32,7 @@ def test_in_gossip_the_neighbours_copies_catch_up_with_a_clipped_change():
     assert run.meet()[:, 0].tolist() == [1.5, 1.5]
 
 
-def test_liars_lie_about_their_change_and_are_not_clipped():
+def test_attackers_change_what_they_send_and_are_not_clipped():
     """From 5 by 1, 2, 4: the last says -4 x 2; clipped to 1 the others say 1 and 1: 5 + (1 + 1 - 2) / 3."""
     flip = make_channel(
         with_settings(ExchangeConfig("average"), attack="sign-flip", attackers=1, attack_strength=2.0), 3
@@ -141,7 +141,7 @@ def test_a_channel_that_alters_nothing_changes_nothing():
                 run.x = run.x + random_rows(4, 6, seed)
 
 
-def test_a_liar_in_gossip_lies_about_its_change_not_about_its_last_lie():
+def test_an_attacker_in_gossip_falsifies_its_change_not_its_last_false_message():
     """A step of 1 every round, sign flipped: what the other hears is small after 20 rounds, too."""
     lie = Channel(attack=channels.attack("sign-flip", 1, 1.0))
     run = Federation(gossip(np.array([[0.5, 0.5], [0.0, 1.0]]), channel=lie), rows(0, 0))

@@ -16,7 +16,7 @@ from shoal.exchanges.combinators import every, participate
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
 from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
 from shoal.exchanges.registry import make_exchange
-from shoal.exchanges.routing import HERE, Transport
+from shoal.exchanges.routing import ONE_DEVICE, Transport
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.ops import trees
@@ -214,7 +214,7 @@ def test_two_devices_say_what_one_says(matrix):
     (alone,) = heard(one, met(one, cohort), rollout)
 
     def add_peer_targets(
-        memory, obs
+        state, obs
     ):  # a device has its own learners, counted from 0; L goes first to be divided
         here = obs.shape[0]
         given = two.add_peer_targets(memory, rollout_of(here)._replace(obs=jnp.moveaxis(obs, 0, 1)))
@@ -273,10 +273,10 @@ def test_the_update_leaves_the_policies_it_heard_alone():
     """No gradient reaches a neighbour: opinions are data by the time a learner learns."""
     learner, cohort = ppos()
     exchange = neighbours(learner, topology.complete(3))
-    memory = met(exchange, cohort)
+    state = met(exchange, cohort)
 
     @jax.jit
-    def learn(memory, cohort):
+    def learn(state, cohort):
         obs = rollout_of(3, size=3)
         rollout = exchange.add_peer_targets(memory, obs._replace(action=np.int32(obs.action)))
         axes = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, peer_targets=1)
@@ -374,5 +374,5 @@ def test_an_anchor_is_what_those_who_came_hold_now():
 
 
 def test_a_learner_without_opinions_cannot_be_a_neighbour():
-    with pytest.raises(ShoalError, match="gives no opinions"):
+    with pytest.raises(ShoalError, match="cannot be evaluated at single"):
         neighbours(TOY._replace(policy_terms=None), DIRECTED)

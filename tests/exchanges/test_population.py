@@ -12,7 +12,7 @@ import pytest
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.exploration import PRIORS, Prior
-from shoal.exchanges.population import drawn, follow, population
+from shoal.exchanges.population import draw_hypers, follow_hyper_plan, population
 from shoal.exchanges.selection import tournament, truncation, winner
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
@@ -129,7 +129,7 @@ def member(tree, index):
 # Taking over
 
 
-def test_the_two_worst_become_the_two_best_in_all_but_memory():
+def test_the_two_worst_become_the_two_best_in_all_but_what_is_private():
     """Scores 15, 10, 2, 8 at 50 %: {2, 3} <- {0, 1}. Without priors the hyperparameters stay as copied."""
     before = cohort()
     after, parent = met(halves(), scores())
@@ -316,7 +316,7 @@ def test_a_plan_sets_the_values_at_the_updates_it_names():
     memory, learners = jax.jit(exchange.init)(before)
     apply, seen = jax.jit(exchange.apply), [learners.hypers]
     for _ in range(6):
-        memory, learners, metrics = apply(KEY, memory, learners, scores())
+        state, learners, metrics = apply(KEY, state, learners, scores())
         seen.append(learners.hypers)
         assert metrics == {}
     rates, gammas = ([np.asarray(getattr(x, name)) for x in seen] for name in ("learning_rate", "gamma"))

@@ -1,4 +1,4 @@
-"""Aggregation: known answers, plain loops in NumPy, absent learners, and liars."""
+"""Aggregation: known answers, plain loops in NumPy, absent learners, and attackers."""
 
 from functools import cache
 
@@ -280,7 +280,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("name", robust.RULES)
-def test_liars_do_not_get_their_way(name, lie):
+def test_attackers_do_not_move_a_robust_rule_far(name, lie):
     """4 of 11: coordinate by coordinate within the honest, or near the honest mean."""
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -297,7 +297,7 @@ def test_liars_do_not_get_their_way(name, lie):
 
 
 @pytest.mark.parametrize("lie", ["huge", "large", "together"])
-def test_one_liar_is_enough_to_move_the_mean(lie):
+def test_one_attacker_is_enough_to_move_the_mean(lie):
     messages = np.concatenate([np.zeros((10, 2)), LIES[lie](np.random.default_rng(0), (1, 2))])
     assert np.abs(asked(compiled("mean"), messages)).max() > 4
 
@@ -349,7 +349,7 @@ def test_below_and_above_are_told_apart():
 def test_how_many_each_rule_withstands(rule, num_learners, largest):
     robust.check_bad(rule, num_learners, 0)
     robust.check_bad(rule, num_learners, largest)
-    expected = f"{rule} withstands at most {largest} bad of {num_learners} learners, not {largest + 1} "
+    expected = f"{rule} tolerates at most {largest} bad of {num_learners} learners, not {largest + 1} "
     with pytest.raises(ShoalError, match=expected):
         robust.check_bad(rule, num_learners, largest + 1)
 
@@ -357,7 +357,7 @@ def test_how_many_each_rule_withstands(rule, num_learners, largest):
 def test_errors_say_what_is_wrong():
     with pytest.raises(ShoalError, match=r"^krum needs 3 or more learners, not 2$"):
         robust.check_bad("krum", 2, 0)
-    with pytest.raises(ShoalError, match=r"no rule 'bulyan'.*median, trimmed-mean, krum"):
+    with pytest.raises(ShoalError, match=r"unknown robust rule 'bulyan'.*median, trimmed-mean, krum"):
         robust.check_bad("bulyan", 9, 1)
     for make in (
         robust.trimmed_mean,

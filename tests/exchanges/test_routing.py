@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from shoal.errors import ShoalError
 from shoal.exchanges import selection, topology
-from shoal.exchanges.routing import HERE, Transport, as_words, plan
+from shoal.exchanges.routing import ONE_DEVICE, Transport, as_words, plan
 from shoal.ops import trees
 from shoal.ops.trees import ByDevice
 
@@ -22,7 +22,7 @@ TWO = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "da
 
 @pytest.mark.slow
 def test_four_devices():
-    """Plans, draws, exchanges and their memory are the same to the bit on 1, 2 and 4 devices."""
+    """Plans, draws, exchanges and their state are the same to the bit on 1, 2 and 4 devices."""
     script = Path(__file__).with_name("on_four_devices.py")
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
     cache = str(jax.config.jax_compilation_cache_dir)
@@ -39,7 +39,7 @@ def test_a_ring_sends_one_row_each_way():
     assert hop.pairs == ((0, 1), (1, 0))
     assert hop.rows.tolist() == [[0, 3], [0, 3]]
     assert targets.tolist() == np.repeat(np.arange(8), 2).tolist()
-    assert route.places[:8].tolist() == [1, 5, 0, 2, 1, 3, 2, 4]
+    assert route.positions[:8].tolist() == [1, 5, 0, 2, 1, 3, 2, 4]
 
 
 def test_a_row_needed_often_travels_once_and_own_rows_not_at_all():
@@ -47,12 +47,11 @@ def test_a_row_needed_often_travels_once_and_own_rows_not_at_all():
     assert hop.pairs == ((1, 0),)
     assert hop.rows[1].tolist() == [1]
     assert plan(np.array([1, 0, 1, 3, 2, 2]), 4, TWO).hops == ()
-    assert plan(np.array([3, 2, 1, 0]), 4, TWO._replace(way="collective")).hops is None
-    assert plan(np.array([3, 2, 1, 0]), 4, HERE._replace(way="collective")).hops == ()
+    assert plan(np.array([3, 2, 1, 0]), 4, ONE_DEVICE).hops == ()
 
 
 def test_rows_that_cannot_be_divided():
-    with pytest.raises(ShoalError, match="3 rows, 2 wanted, cannot be divided over 2 devices"):
+    with pytest.raises(ShoalError, match="3 rows, 2 wanted, do not divide over 2 devices"):
         plan(np.array([0, 1]), 3, TWO)
 
 
@@ -64,10 +63,10 @@ def test_words_and_back():
     assert jax.tree.all(jax.tree.map(same, jax.device_get(back(words)), jax.device_get(tree)))
 
 
-def test_memory_is_packed_and_laid_out_again():
+def test_state_is_packed_and_laid_out_again():
     """Two edges on the first of two devices and one on the second, whose share is filled up."""
-    memory = ((ByDevice({"x": np.array([5, 6, 7, 0])}, (0, 1, 2)), np.arange(2)), 3)
-    packed = trees.pack(memory)
+    state = ((ByDevice({"x": np.array([5, 6, 7, 0])}, (0, 1, 2)), np.arange(2)), 3)
+    packed = trees.pack(state)
     assert packed[0][0]["x"].tolist() == [5, 6, 7]
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(packed)]
     assert names == ["[0][0]['x']", "[0][1]", "[1]"]

@@ -269,7 +269,7 @@ def test_errors_say_what_is_wrong():
     with pytest.raises(ShoalError, match=r"^migrate_every must be at least 1, not 0$"):
         subpopulations(2, winner(), migrate_every=0)
     with pytest.raises(
-        ShoalError, match=r"^ratios must be 2 numbers of at least 1, one a group, not \(1,\)$"
+        ShoalError, match=r"^ratios must be 2 numbers of at least 1, one per group, not \(1,\)$"
     ):
         subpopulations(2, winner(), ratios=(1,))
     with pytest.raises(ShoalError, match=r"^ratios must be 2 numbers .*, not \(1, 0\)$"):

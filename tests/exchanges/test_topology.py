@@ -128,7 +128,7 @@ def test_random_regular_graphs_are_drawn_evenly():
         (4, 4, "4 learners with degree 4 does not exist; the degree must be at least 1 and below 4"),
         (4, 0, "at least 1 and below 4"),
         (4, -1, "at least 1 and below 4"),
-        (4, 1, "4 learners with degree 1 falls into pairs; the degree must be at least 2"),
+        (4, 1, "4 learners with degree 1 is not connected; the degree must be at least 2"),
         (0, 2, "a graph needs at least 1 learner, not 0"),
     ],
 )
@@ -168,7 +168,7 @@ def test_metropolis_weights_are_doubly_stochastic_and_reach_consensus(name, n):
 
 
 def test_metropolis_refuses_a_direction():
-    with pytest.raises(ShoalError, match="learner 0 listens to 1 and 1 does not listen to 0"):
+    with pytest.raises(ShoalError, match="learner 0 receives from 1 and 1 does not receive from 0"):
         metropolis(np.array([[0.0, 1.0], [0.0, 0.0]]))
 
 
@@ -233,7 +233,9 @@ def test_symmetrised_edges_hold_both_ways(data):
 @pytest.mark.parametrize("back", [2, 0])
 def test_symmetrising_a_contradiction(back):
     data = {"comm_matrix": {"0": {"1": 1.5}, "1": {"0": back}}}
-    message = f"learner 0 listens to 1 with 1.5, but 1 to 0 with {back}; to symmetrise, name one of the two"
+    message = (
+        f"learner 0 receives from 1 with weight 1.5, but 1 from 0 with {back}; to symmetrise, give one of"
+    )
     with pytest.raises(ShoalError, match=message):
         read_matrix(data, 2, symmetrise=True)
     assert read_matrix(data, 2).tolist() == [[0, 1.5], [back, 0]]
@@ -249,7 +251,7 @@ def test_reading_what_was_written(name):
 
 
 COUNTED = "learners are counted from 0; with 4 learners 0 to 3, found "
-FROM_ONE = "; these seem to be counted from 1: take 1 from every number"
+FROM_ONE = "; these seem to be counted from 1: subtract 1 from every number"
 WEIGHT = "comm_matrix: the weight of learner 0 for 1 must be "
 BY_LEARNER = "comm_matrix: 4 learners need 4 rows of 4 weights, "
 
@@ -262,7 +264,7 @@ MISTAKES = [
     ({"comm_matrix": None}, "or a list of rows, not null"),
     ({"comm_matrix": {"0": 5}}, 'comm_matrix: learner 0 must have an object such as {"1": 1.0}, not 5'),
     ({"comm_matrix": {"0": [0, 1]}}, 'such as {"1": 1.0}, not [0, 1]'),
-    ({"comm_matrix": {"a": {}}}, 'comm_matrix: "a" is not the number of a learner; count them from 0'),
+    ({"comm_matrix": {"a": {}}}, 'comm_matrix: "a" is not the number of a learner; they are counted from 0'),
     ({"comm_matrix": {"": {}}}, '"" is not the number of a learner'),
     ({"comm_matrix": {True: {}}}, "true is not the number of a learner"),
     ({"comm_matrix": {"0": {"1.5": 1}}}, 'comm_matrix, learner 0: "1.5" is not the number of a learner'),
@@ -287,7 +289,7 @@ MISTAKES = [
     ([], BY_LEARNER + "found 0 rows"),
     ({"comm_matrix": [[0, 1]] * 4}, BY_LEARNER + "but row 0 has 2"),
     ([[0] * 4] * 3 + [5], BY_LEARNER + "but row 3 is 5"),
-    ([[0] * 4] * 4, "comm_matrix is zero everywhere, so nobody listens to anybody; name a weight above 0"),
+    ([[0] * 4] * 4, "comm_matrix is zero everywhere, so no learner receives anything; give a weight above 0"),
     ({"comm_matrix": {}}, "comm_matrix is zero everywhere"),
     ({"comm_matrix": {"0": {"1": 0}}}, "comm_matrix is zero everywhere"),
 ]
@@ -339,7 +341,7 @@ def test_edges_give_the_matrix_back():
 
 
 def test_edges_by_device_by_hand():
-    """Two devices of two learners; learner 2 listens to three others, learner 1 to learner 3."""
+    """Two devices of two learners; learner 2 receives from three others, learner 1 from learner 3."""
     matrix = np.array([[0, 0, 0, 0], [0, 0, 0, 4], [1, 2, 0, 3], [0, 0, 0, 0]])
     laid_out = by_device(matrix, 2)
     assert laid_out.targets.tolist() == [1, 0, 0, 0, 0, 0]
@@ -357,7 +359,7 @@ def test_edges_by_device_where_there_are_none():
 @pytest.mark.parametrize("num_devices", [1, 2, 3, 4, 6, 12, 24])
 def test_edges_by_device_give_the_matrix_back(num_devices, share):
     matrix = random_matrix(24, share, seed=num_devices)
-    matrix[3] = 1  # one learner who listens to all, so that the shares are unequal
+    matrix[3] = 1  # one learner that receives from all, so that the shares are unequal
     block = 24 // num_devices
     shares = [x.reshape(num_devices, -1) for x in by_device(matrix, num_devices)]
     assert shares[0].shape[1] == max((rows != 0).sum() for rows in np.split(matrix, num_devices))

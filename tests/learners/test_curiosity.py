@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.exchanges.combinators import select
+from shoal.exchanges.combinators import only_parts
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.mixing import average
 from shoal.exchanges.selection import copy_parents
@@ -277,7 +277,7 @@ def test_averages_are_of_the_named_part(part):
 
 def test_parts_that_are_not_there_are_named():
     with pytest.raises(ShoalError, match="called policy; there are actor, critic, curiosity"):
-        select(("policy",), average()).init(two()._replace(private=()))
+        only_parts(("policy",), average()).init(two()._replace(private=()))
 
 
 def test_a_copy_is_as_curious_as_its_parent():

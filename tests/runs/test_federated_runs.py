@@ -113,7 +113,7 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
         ({"exchange": [{"exchange": "telepathy"}]}, "unknown exchange 'telepathy'"),
         ({"exchange": [{"exchange": "average", "tempo": 3}]}, "unknown setting tempo"),
         ({"exchange": "average", "tempo": 3}, "unknown setting tempo"),
-        ({"local_updates": 3}, "local_updates without an exchange: say which"),
+        ({"local_updates": 3}, "local_updates without an exchange: choose one"),
         ({"exchange": "none", "topology": "star"}, "topology without an exchange"),
         (
             {"exchange": [{"exchange": "average"}], "local_updates": 3},
@@ -143,7 +143,7 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
         ({"exchange": "average", "attack": "zero"}, "attack zero needs attack.count"),
         (
             {"exchange": "gossip", "server": "adam"},
-            "exchange gossip has no use for server",
+            "exchange gossip does not use server",
         ),
         ({"exchange": "neighbours", "comm_matrix": "nowhere.json"}, "nowhere.json: there is no such file"),
         ({"evolve": 3}, "evolve must be a list of texts, not 3"),
@@ -186,7 +186,7 @@ def test_a_choice_that_is_not_offered_is_refused(setting):
             {"exchange": "neighbours", "clip": 1.0, "noise_multiplier": 1.0},
             "noise does not cover the policies",
         ),
-        ({"exchange": "gradients", "clip": 1.0, "noise_multiplier": 1.0}, "no use for privacy.clip"),
+        ({"exchange": "gradients", "clip": 1.0, "noise_multiplier": 1.0}, "does not use privacy.clip"),
         ({"exchange": "average", "comm_matrix": [[0, 1], [1, 0]]}, "comm_matrix"),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_list_with_no_exchange_in_it_is_refused(listed):
     [
         ({"exchange": "average", "participation": 0.0}, "participation must be above 0"),
         ({"exchange": "average", "parts": ("brain",)}, "no parameters are called brain; there are"),
-        ({"exchange": "average", "parts": ("actor",), "share_moments": True}, "share_moments goes with all"),
+        ({"exchange": "average", "parts": ("actor",), "share_moments": True}, "share_moments needs all"),
         (
             {"exchange": "average", "attack": "zero", "attackers": 9},
             "9 attackers are more than the 4 learners",

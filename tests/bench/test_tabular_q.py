@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.envs.tabular import random_worlds, value, windy_cliff
-from shoal.exchanges.combinators import absent, every, none
+from bench.tabular_q import World, bellman, random_worlds, tabular, value, windy_cliff
+from shoal.exchanges.combinators import empty_scores, every, none
 from shoal.exchanges.mixing import average
-from shoal.learners.tabular import World, bellman, tabular
 from shoal.ops import trees
 from shoal.types import Exchange
 
@@ -23,14 +22,14 @@ def learn(exchange: Exchange, gamma: float, num_updates, slowness: float, key, w
     """The tables (L, S, A) of learners that meet after each update, of sizes 1 / (1 + n / slowness)."""
     make = lambda world: tabular(world, gamma, step_size=lambda n: 1 / (1 + n / slowness))
     num_learners = len(worlds.reward)
-    standing = absent(num_learners)._replace(present=jnp.ones(num_learners, bool))
+    standing = empty_scores(num_learners)._replace(present=jnp.ones(num_learners, bool))
     update = jax.vmap(make(worlds).update, in_axes=(None, 0, None))
 
     def step(n, carry):
-        memory, cohort = carry
+        state, cohort = carry
         cohort, _ = update(key, cohort, None)
-        memory, cohort, _ = exchange.apply(key, memory, cohort, standing)
-        return memory, cohort
+        state, cohort, _ = exchange.apply(key, state, cohort, standing)
+        return state, cohort
 
     cohort = jax.vmap(lambda world: make(world).init(key))(worlds)
     _, cohort = jax.lax.fori_loop(0, num_updates, step, exchange.init(cohort))
@@ -222,7 +221,7 @@ def test_meetings_average_tables_and_leave_worlds_alone():
     worlds = random_worlds(jax.random.key(0), 0.8)
     make = lambda world: tabular(world, RANDOM, step_size=lambda n: 1.0)
     before = jax.vmap(lambda key, world: make(world).init(key))(keys(5), worlds)
-    standing = absent(5)._replace(present=jnp.ones(5, bool))
+    standing = empty_scores(5)._replace(present=jnp.ones(5, bool))
     _, after, _ = average().apply(keys(1)[0], average().init(before)[0], before, standing)
     table = before.params.mean(0, keepdims=True)
     np.testing.assert_allclose(after.params, jnp.broadcast_to(table, after.params.shape), rtol=1e-6)
