@@ -19,7 +19,7 @@ from shoal.distributed.mesh import (
     on_each_device,
     psum,
 )
-from shoal.exchanges.population import drawn as drawn_hypers
+from shoal.exchanges.population import draw_hypers
 from shoal.ops import trees
 from shoal.training.config import TrainConfig
 from shoal.training.parts import worlds_of
@@ -110,7 +110,7 @@ def init_state(parts: Parts) -> TrainState:
     )
     if config.priors:
         key_hypers = jax.vmap(jax.random.fold_in, (0, None))(member_keys, HYPERS)
-        cohort = cohort._replace(hypers=drawn_hypers(config.priors, key_hypers, cohort.hypers))
+        cohort = cohort._replace(hypers=draw_hypers(config.priors, key_hypers, cohort.hypers))
     exchange, models = parts.exchange.init(cohort._replace(private=()))
     cohort = models._replace(private=cohort.private)
     return TrainState(cohort, envs, exchange, keys, key_cohort, jnp.int32(0))

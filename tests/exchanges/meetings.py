@@ -44,8 +44,8 @@ def first_meeting(exchange):
 
     @jax.jit
     def run(cohort, scores):
-        memory, cohort = exchange.init(cohort)
-        return exchange.apply(KEY, memory, cohort, scores)[1:]
+        state, cohort = exchange.init(cohort)
+        return exchange.apply(KEY, state, cohort, scores)[1:]
 
     return run
 

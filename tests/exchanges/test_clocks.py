@@ -41,11 +41,11 @@ def test_each_part_meets_at_its_own_clock():
     exchange = make_exchange(
         (ExchangeConfig("average", parts=PARTS, common_start=False),), ExchangeContext(3, learner())
     )
-    memory, now = jax.device_get(jax.jit(exchange.init)(cohort()))
+    state, now = jax.device_get(jax.jit(exchange.init)(cohort()))
     apply, rounds = jax.jit(exchange.apply), []
     for update in range(1, 9):
         # Whatever met stays together, for nothing is learned in between: so begin anew each time.
-        memory, met, metrics = jax.device_get(apply(KEY, memory, cohort(), scores(3)))
+        state, met, metrics = jax.device_get(apply(KEY, state, cohort(), scores(3)))
         assert apart(met.params.critic) == apart(met.params.target_critic) == bool(update % 2)
         assert apart(met.params.actor) == apart(met.params.target_actor) == bool(update % 4)
         rounds.append(metrics["exchange/rounds"].tolist())
@@ -59,14 +59,14 @@ def test_an_anchor_keeps_the_part_that_did_not_meet():
         (ExchangeConfig("average", parts=("critic:1", "actor:2"), common_start=False),),
         ExchangeContext(3, learner(0.1), anchored=True),
     )
-    memory, now = jax.device_get(jax.jit(exchange.init)(cohort(0.1)))
+    state, now = jax.device_get(jax.jit(exchange.init)(cohort(0.1)))
     apply = jax.jit(exchange.apply)
     moved = now._replace(params=jax.tree.map(lambda x: x + 1, now.params))
     same = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)
-    memory, first, _ = jax.device_get(apply(KEY, memory, moved, scores(3)))
+    state, first, _ = jax.device_get(apply(KEY, state, moved, scores(3)))
     same(first.anchor.critic, first.params.critic)
     same(first.anchor.actor, now.params.actor)
-    _, second, _ = jax.device_get(apply(KEY, memory, first, scores(3)))
+    _, second, _ = jax.device_get(apply(KEY, state, first, scores(3)))
     same(second.anchor.actor, second.params.actor)
     assert not apart(second.anchor.actor)
 

@@ -61,9 +61,9 @@ def compiled(exchange):
     return jax.jit(exchange.apply)
 
 
-def after(exchange, memory, cohort, scores, key=KEY):
+def after(exchange, state, cohort, scores, key=KEY):
     """Memory, cohort and metrics after a meeting."""
-    return jax.device_get(compiled(exchange)(key, memory, cohort, scores))
+    return jax.device_get(compiled(exchange)(key, state, cohort, scores))
 
 
 def change(function, name="met", add_peer_targets=None):
@@ -98,7 +98,7 @@ def test_none_does_nothing():
     exchange, cohort = none(), numbers(1, 2)
     state, begun = exchange.init(cohort)
     assert begun is cohort
-    assert exchange.apply(KEY, memory, cohort, scores(2)) == (ExchangeState(), cohort, {})
+    assert exchange.apply(KEY, state, cohort, scores(2)) == (ExchangeState(), cohort, {})
     rollout = rewarded(1.0)
     assert exchange.add_peer_targets(state, rollout) is rollout
     assert exchange.derive_metrics({}) == {}
@@ -108,11 +108,11 @@ def test_a_chain_goes_in_order_and_adds_metrics_of_the_same_name():
     """(1, 2) -> (2, 4) -> (5, 7); both links count `met`, one alone counts `other`."""
     double, plus = change(lambda _, w, now: 2 * w), change(lambda _, w, now: w + 3)
     exchange = chain(double, plus, change(lambda _, w, now: w, "other"))
-    memory, cohort = exchange.init(numbers(1, 2))
-    memory, cohort, metrics = after(exchange, memory, cohort, scores(2))
+    state, cohort = exchange.init(numbers(1, 2))
+    state, cohort, metrics = after(exchange, state, cohort, scores(2))
     assert cohort.params["w"][:, 0].tolist() == [5, 7]
     assert {name: x.tolist() for name, x in metrics.items()} == {"met": [2, 2], "other": [1, 1]}
-    _, cohort, metrics = after(exchange, memory, cohort, scores(2))
+    _, cohort, metrics = after(exchange, state, cohort, scores(2))
     assert cohort.params["w"][:, 0].tolist() == [13, 17]
     assert {name: x.tolist() for name, x in metrics.items()} == {"met": [4, 4], "other": [2, 2]}
 
@@ -122,8 +122,8 @@ def test_every_link_has_a_key_of_its_own():
     seen = [bits_of(KEY)]
     note = lambda key, w, now: seen.append(bits_of(key)) or w
     exchange = chain(*[change(note)] * 3)
-    memory, cohort = exchange.init(numbers(1, 2))
-    exchange.apply(KEY, memory, cohort, scores(2))
+    state, cohort = exchange.init(numbers(1, 2))
+    exchange.apply(KEY, state, cohort, scores(2))
     assert len({*seen}) == len(seen) == 4
 
 
@@ -160,12 +160,12 @@ def test_a_chain_accounts_for_all_its_links():
 def test_every_third_update_they_meet_and_in_between_nothing_changes():
     """Six parameters' bits, the samples that the meeting sees, and the metrics, over eight updates."""
     exchange = every(3, change(lambda _, w, now: w + now.samples[:, None]))
-    memory, cohort = exchange.init(numbers(0.1, 0.2))
+    state, cohort = exchange.init(numbers(0.1, 0.2))
     values, metrics = [], []
     for update in range(1, 9):
         before = bits(cohort)
         now = scores(2, samples=[update, 10.0 * update])
-        memory, cohort, found = after(exchange, memory, cohort, now)
+        state, cohort, found = after(exchange, state, cohort, now)
         assert (bits(cohort) == before) == (update not in (3, 6))
         values.append(cohort.params["w"][:, 0].tolist())
         metrics.append(found["met"].tolist())
@@ -186,8 +186,8 @@ def test_in_between_advice_goes_on():
     exchange = every(4, change(lambda _, w, now: w, add_peer_targets=times))
     state, cohort = exchange.init(numbers(1))
     for expected in (0, 0, 0, 0, 1, 1, 1, 1, 2):
-        assert exchange.add_peer_targets(memory, rewarded(1.0)).reward.item() == expected
-        memory, cohort, _ = after(exchange, memory, cohort, scores(1))
+        assert exchange.add_peer_targets(state, rewarded(1.0)).reward.item() == expected
+        state, cohort, _ = after(exchange, state, cohort, scores(1))
 
 
 def test_every_passes_the_account_on():
@@ -198,10 +198,10 @@ def test_every_passes_the_account_on():
 def test_schedules_nest():
     """Every second update, and of those every third: at the sixth."""
     exchange = every(2, every(3, change(lambda _, w, now: w + now.samples[:, None])))
-    memory, cohort = exchange.init(numbers(0))
+    state, cohort = exchange.init(numbers(0))
     values = []
     for _ in range(12):
-        memory, cohort, _ = after(exchange, memory, cohort, scores(1, samples=[1.0]))
+        state, cohort, _ = after(exchange, state, cohort, scores(1, samples=[1.0]))
         values.append(cohort.params["w"].item())
     assert values == [0] * 5 + [6] * 6 + [12]
 
@@ -215,8 +215,8 @@ PRESENCE = change(lambda _, w, now: w + now.present[:, None])
 def takers(exchange, num_draws, now):
     """Who takes part, (draws, learners)."""
     num = len(now.present)
-    memory, cohort = exchange.init(numbers(*[0] * num))
-    draw = lambda key: exchange.apply(key, memory, cohort, now)[1].params["w"][:, 0]
+    state, cohort = exchange.init(numbers(*[0] * num))
+    draw = lambda key: exchange.apply(key, state, cohort, now)[1].params["w"][:, 0]
     return np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(KEY, num_draws)))
 
 
@@ -245,9 +245,9 @@ def test_who_was_absent_before_stays_absent():
 
 def test_the_others_go_on_untouched_bit_for_bit():
     exchange = participate(0.5, average())
-    memory, cohort = jax.device_get(jax.jit(exchange.init)(cohort_of(net(4))))
+    state, cohort = jax.device_get(jax.jit(exchange.init)(cohort_of(net(4))))
     for i in range(4):
-        _, now, metrics = after(exchange, memory, cohort, scores(4), jax.random.key(i))
+        _, now, metrics = after(exchange, state, cohort, scores(4), jax.random.key(i))
         present = metrics["exchange/rounds"] == 1
         assert present.sum() == 2
         for learner in range(4):
@@ -301,7 +301,7 @@ def test_the_parts_of_a_real_network():
     """Pendulum's actor is continuous, so there is a log_std."""
     learner = ppo(PPOConfig(hidden=(4,)), make("Pendulum-v1").spec, LearnerContext(1))
     before = made_up(learner, 2)
-    now, _ = met(select(["actor"], average()), before)
+    now, _ = met(only_parts(["actor"], average()), before)
     assert bits(now.params.critic) == bits(before.params.critic)
     of = lambda params: (params.actor, params.log_std)
     halfway = jax.tree.map(lambda x: np.repeat(x.mean(0, keepdims=True), 2, 0), of(before.params))
@@ -315,7 +315,7 @@ def test_what_a_critics_numbers_are_measured_by_goes_with_the_critic(parts):
     config = with_settings(PPOConfig(), hidden=(4,), norm_obs=True, norm_reward=True, norm_value=True)
     learner = ppo(config, make("CartPole-v1").spec, LearnerContext(1))
     before = made_up(learner, 2)
-    now, _ = met(select(parts, average()), before)
+    now, _ = met(only_parts(parts, average()), before)
     stayed = [bits(getattr(now.statistics, n)) == bits(getattr(before.statistics, n)) for n in UNITS]
     assert stayed == [parts == ["actor"]] * 2
     assert bits(now.statistics.obs) != bits(before.statistics.obs)
@@ -329,7 +329,7 @@ def test_unknown_parts_are_named_with_those_there_are():
 
 
 def test_without_a_log_std_an_actor_goes_alone():
-    exchange = select(["actor"], average())
+    exchange = only_parts(["actor"], average())
     params = {"actor": np.float32([[1], [3]]), "critic": np.float32([[1], [3]])}
     now, _ = met(exchange, cohort_of(params))
     assert jax.tree.map(lambda x: x[:, 0].tolist(), now.params) == {"actor": [2, 2], "critic": [1, 3]}
@@ -360,7 +360,7 @@ def test_together_the_exchange_begins_with_the_common_parameters():
 
 
 def test_nobody_is_absents_standing():
-    nobody = jax.device_get(absent(3))
+    nobody = jax.device_get(empty_scores(3))
     assert nobody.present.tolist() == [False] * 3
     assert nobody.samples.tolist() == nobody.returns.tolist() == nobody.episodes.tolist() == [0] * 3
     assert nobody.episodes.dtype == jnp.int32
@@ -378,6 +378,6 @@ def test_the_moments_of_a_policy_that_is_not_exchanged_stay():
         hypers=(),
         private=(),
     )
-    now, _ = met(select(["team0"], average()), cohort)
+    now, _ = met(only_parts(["team0"], average()), cohort)
     np.testing.assert_array_equal(now.statistics["team1"]["obs"].mean, [9.0, 10.0, 11.0])
     np.testing.assert_allclose(now.statistics["team0"]["obs"].mean, [1.0, 1.0, 1.0])

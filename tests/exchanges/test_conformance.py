@@ -149,11 +149,11 @@ def case(name):
     exchange = make_exchange(
         configs, ExchangeContext(NUM_LEARNERS, learner(anchored), mesh=MESH, anchored=anchored)
     )
-    memory, cohort = jax.device_get(jax.jit(exchange.init)(fresh(anchored)))
+    state, cohort = jax.device_get(jax.jit(exchange.init)(fresh(anchored)))
     for round in range(2):
         key, now = jax.random.fold_in(KEY, round), scores(round)
-        memory, cohort, _ = meet(exchange, key, memory, trained(cohort, round), now)
-    return Case(exchange, memory, trained(cohort, 7))
+        state, cohort, _ = meet(exchange, key, state, trained(cohort, round), now)
+    return Case(exchange, state, trained(cohort, 7))
 
 
 @cache
@@ -176,9 +176,9 @@ def scores(seed=3):
 
 @cache
 def met(name):
-    """(memory, cohort, metrics) after one more meeting."""
-    exchange, memory, cohort = case(name)
-    return meet(exchange, KEY, memory, cohort, scores())
+    """(state, cohort, metrics) after one more meeting."""
+    exchange, state, cohort = case(name)
+    return meet(exchange, KEY, state, cohort, scores())
 
 
 def bits(tree):
@@ -218,9 +218,9 @@ def test_every_kind_of_exchange_is_here():
 
 @every_exchange
 def test_the_same_inputs_give_the_same_outputs(name):
-    exchange, memory, cohort = case(name)
-    before = bits((memory, cohort))
-    again = meet(exchange, KEY, memory, cohort, scores())
+    exchange, state, cohort = case(name)
+    before = bits((state, cohort))
+    again = meet(exchange, KEY, state, cohort, scores())
     assert bits(again) == bits(met(name))
     assert bits((state, cohort)) == before
 
@@ -242,11 +242,11 @@ def test_shapes_and_types_never_change(name):
 def test_compiled_and_not_are_the_same(name):
     """On one device: uncompiled, every operation on every device is called by Python."""
     configs, anchored = CASES[name]
-    _, memory, cohort = case(name)
+    _, state, cohort = case(name)
     exchange = make_exchange(configs, ExchangeContext(NUM_LEARNERS, learner(anchored), anchored=anchored))
     state = trees.unpack(trees.pack(state), jax.jit(exchange.init)(cohort)[0])
     with jax.disable_jit():
-        plain = exchange.apply(KEY, memory, cohort, scores())
+        plain = exchange.apply(KEY, state, cohort, scores())
     assert_close(trees.pack(jax.device_get(plain)), trees.pack(met(name)))
 
 
@@ -281,17 +281,17 @@ def test_finite_learners_stay_finite(name):
     exchange, state, cohort = case(name)
     for number in (6, 3, 1, 0):
         now = scores()._replace(present=np.arange(NUM_LEARNERS) < number)
-        memory, cohort, metrics = meet(exchange, jax.random.key(number), memory, cohort, now)
-        assert finite((memory, cohort, metrics))
+        state, cohort, metrics = meet(exchange, jax.random.key(number), state, cohort, now)
+        assert finite((state, cohort, metrics))
 
 
 @pytest.mark.parametrize("name", cases(SYMMETRIC))
 def test_permuted_learners_give_the_permuted_result(name):
     exchange, state, cohort = case(name)
     order = np.array([3, 0, 5, 1, 4, 2])
-    permuted = memory._replace(per_learner=picked(memory.per_learner, order))
+    permuted = state._replace(per_learner=picked(state.per_learner, order))
     found = meet(exchange, KEY, permuted, picked(cohort, order), picked(scores(), order))
-    memory, cohort, metrics = met(name)
+    state, cohort, metrics = met(name)
     expected = (
         state._replace(per_learner=picked(state.per_learner, order)),
         *picked((cohort, metrics), order),
@@ -349,7 +349,7 @@ def test_anchored_learners_begin_near_the_common_start():
 def test_absent_learners_keep_their_anchor():
     exchange, state, cohort = case("average, anchored")
     here = np.arange(NUM_LEARNERS) < 2
-    _, after, _ = meet(exchange, KEY, memory, cohort, scores()._replace(present=here))
+    _, after, _ = meet(exchange, KEY, state, cohort, scores()._replace(present=here))
     present, absent = np.flatnonzero(here), np.flatnonzero(~here)
     assert bits(picked(after.anchor, present)) == bits(picked(after.params, present))
     assert bits(picked(after.anchor, absent)) == bits(picked(cohort.anchor, absent))

@@ -156,14 +156,14 @@ def test_averaging_after_every_sgd_step_is_averaging_gradients():
     """w - lr mean_i g_i(w) = mean_i (w - lr g_i(w)), all the way to the minimum over all data."""
     x, y = regression(4)
     exchange, gradient = average(), jax.grad(squared_error)
-    memory, cohort = jax.jit(exchange.init)(LearnerState({"w": np.zeros((4, 3), np.float32)}, (), (), (), ()))
+    state, cohort = jax.jit(exchange.init)(LearnerState({"w": np.zeros((4, 3), np.float32)}, (), (), (), ()))
     w = np.zeros(3, np.float32)
 
     @jax.jit
     def step(state, cohort, w):
         own = cohort.params["w"] - 0.1 * jax.vmap(gradient)(cohort.params["w"], x, y)
-        memory, cohort, _ = exchange.apply(KEY, memory, cohort._replace(params={"w": own}), scores(4))
-        return memory, cohort, w - 0.1 * jnp.mean(jax.vmap(gradient, (None, 0, 0))(w, x, y), 0)
+        state, cohort, _ = exchange.apply(KEY, state, cohort._replace(params={"w": own}), scores(4))
+        return state, cohort, w - 0.1 * jnp.mean(jax.vmap(gradient, (None, 0, 0))(w, x, y), 0)
 
     for _ in range(200):
         state, cohort, w = step(state, cohort, w)
@@ -249,7 +249,7 @@ def test_meeting_compiles_nothing_and_many_iterations_are_as_many_one_by_one(nam
 
 @every_federation
 def test_a_federation_on_two_devices_is_the_one_on_one(name):
-    """Its memory but for the neighbours' policies, which are laid out by device."""
+    """Its state but for the neighbours' policies, which are laid out by device."""
     (two, progress), (one, one_pulse) = advanced(name, 2), advanced(name, 1)
     assert trainer(name, 2).parts.mesh.shape["learners"] == 2
     assert trainer(name, 1).parts.mesh.shape["learners"] == 1

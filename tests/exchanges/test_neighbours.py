@@ -91,25 +91,25 @@ def compiled(exchange):
 
 
 def begun(exchange, cohort):
-    """The exchange's memory before the first meeting."""
+    """The exchange's state before the first meeting."""
     return jax.device_get(compiled(exchange).init(cohort)[0])
 
 
-def after(exchange, memory, cohort, scores=None, key=KEY):
+def after(exchange, state, cohort, scores=None, key=KEY):
     """Memory, cohort and metrics after another meeting."""
     scores = scores or everyone(trees.num_rows(cohort))
-    return jax.device_get(compiled(exchange).apply(key, memory, cohort, scores))
+    return jax.device_get(compiled(exchange).apply(key, state, cohort, scores))
 
 
-def met(exchange, cohort, scores=None, memory=None):
-    """The exchange's memory after one meeting."""
-    memory = begun(exchange, cohort) if memory is None else memory
-    return after(exchange, memory, cohort, scores)[0]
+def met(exchange, cohort, scores=None, state=None):
+    """The exchange's state after one meeting."""
+    state = begun(exchange, cohort) if state is None else state
+    return after(exchange, state, cohort, scores)[0]
 
 
-def heard(exchange, memory, rollout):
+def heard(exchange, state, rollout):
     """The advice of each link that gives any."""
-    return jax.device_get(compiled(exchange).add_peer_targets(memory, rollout).peer_targets)
+    return jax.device_get(compiled(exchange).add_peer_targets(state, rollout).peer_targets)
 
 
 HEARS = neighbours(TOY, DIRECTED)
@@ -160,27 +160,27 @@ def ppos(kind="discrete"):
 def test_nobody_is_heard_before_the_first_meeting():
     exchange = every(3, HEARS)
     cohort, rollout = cohort_of(4), rollout_of(4)
-    memory = begun(exchange, cohort)
+    state = begun(exchange, cohort)
     for meeting in (False, False, True):
-        (given,) = heard(exchange, memory, rollout)
+        (given,) = heard(exchange, state, rollout)
         assert not given.weight.any()
         assert not any(x.any() for x in jax.tree.leaves(given.terms))
-        memory, _, metrics = after(exchange, memory, cohort)
+        state, _, metrics = after(exchange, state, cohort)
         assert metrics["exchange/bytes"].any() == meeting
-    (given,) = heard(exchange, memory, rollout)
+    (given,) = heard(exchange, state, rollout)
     assert_heard(given, by_loop(TOY, DIRECTED, cohort, rollout))
 
 
 def test_policies_are_frozen_until_the_next_meeting():
     exchange = every(2, HEARS)
     old, new, rollout = cohort_of(4), cohort_of(4, seed=8), rollout_of(4)
-    memory = begun(exchange, old)
+    state = begun(exchange, old)
     speaking = {1: None, 2: old, 3: old, 4: new}
     for update, speakers in speaking.items():
         cohort = old if update <= 2 else new  # they learn on, and nobody hears of it
-        memory, unchanged, _ = after(exchange, memory, cohort)
+        state, unchanged, _ = after(exchange, state, cohort)
         jax.tree.map(np.testing.assert_array_equal, unchanged, cohort)
-        (given,) = heard(exchange, memory, rollout)
+        (given,) = heard(exchange, state, rollout)
         if speakers is not None:
             assert_heard(given, by_loop(TOY, DIRECTED, speakers, rollout))
 
@@ -188,8 +188,8 @@ def test_policies_are_frozen_until_the_next_meeting():
 def test_two_who_are_both_there_hear_each_other_anew():
     """Learner 3 stays away the second time: what it said and what it heard stay as they were."""
     old, new = cohort_of(4), cohort_of(4, seed=8)
-    memory = met(HEARS, new, everyone(4, absent=[3]), memory=met(HEARS, old))
-    (given,) = heard(HEARS, memory, rollout_of(4))
+    state = met(HEARS, new, everyone(4, absent=[3]), state=met(HEARS, old))
+    (given,) = heard(HEARS, state, rollout_of(4))
     fresh, stale = DIRECTED.copy(), np.zeros_like(DIRECTED)
     for place in ((0, 3), (3, 0)):
         stale[place], fresh[place] = DIRECTED[place], 0
@@ -217,7 +217,7 @@ def test_two_devices_say_what_one_says(matrix):
         state, obs
     ):  # a device has its own learners, counted from 0; L goes first to be divided
         here = obs.shape[0]
-        given = two.add_peer_targets(memory, rollout_of(here)._replace(obs=jnp.moveaxis(obs, 0, 1)))
+        given = two.add_peer_targets(state, rollout_of(here)._replace(obs=jnp.moveaxis(obs, 0, 1)))
         return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), given.peer_targets)
 
     spread = mesh.on_each_device(
@@ -232,20 +232,20 @@ def test_a_star_of_sixteen_keeps_thirty_policies():
     """One for each edge: the hub hears fifteen, fifteen hear the hub."""
     cohort = cohort_of(16)
     two = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data")))
-    for transport, rows in ((HERE, 30), (two, 2 * (15 + 7))):  # the hub's device has the longer share
-        memory, _ = jax.eval_shape(neighbours(TOY, topology.star(16), transport).init, cohort)
-        snapshots, _ = memory.per_learner
+    for transport, rows in ((ONE_DEVICE, 30), (two, 2 * (15 + 7))):  # the hub's device has the longer share
+        state, _ = jax.eval_shape(neighbours(TOY, topology.star(16), transport).init, cohort)
+        snapshots, _ = state.per_learner
         assert {leaf.shape[0] for leaf in jax.tree.leaves(snapshots)} == {rows}
-    memory, _ = jax.eval_shape(neighbours_in_pairs(TOY, 16).init, cohort)
-    assert memory.per_learner[0].rows.target.shape == (16,)
+    state, _ = jax.eval_shape(neighbours_in_pairs(TOY, 16).init, cohort)
+    assert state.per_learner[0].rows.target.shape == (16,)
 
 
 def test_bytes_are_counted_where_a_policy_leaves():
     """A policy is 4 numbers and its statistics 4, of 4 bytes; hearing oneself costs nothing."""
     cohort = cohort_of(4)
-    memory, _, metrics = after(HEARS, begun(HEARS, cohort), cohort)
+    state, _, metrics = after(HEARS, begun(HEARS, cohort), cohort)
     assert metrics["exchange/bytes"].tolist() == [64.0, 32.0, 0.0, 32.0]  # learner 0 speaks to 1 and 3
-    memory, _, metrics = after(HEARS, memory, cohort, everyone(4, absent=[1]))
+    state, _, metrics = after(HEARS, state, cohort, everyone(4, absent=[1]))
     assert metrics["exchange/bytes"].tolist() == [96.0, 32.0, 0.0, 64.0]
 
 
@@ -253,18 +253,18 @@ def test_bytes_are_counted_where_a_policy_leaves():
 def test_pairs_are_drawn_anew(num):
     """Everybody hears one other; of an even number, the one that hears it."""
     exchange, cohort = neighbours_in_pairs(TOY, num), cohort_of(num)
-    memory = begun(exchange, cohort)
-    assert not heard(exchange, memory, rollout_of(num))[0].weight.any()
+    state = begun(exchange, cohort)
+    assert not heard(exchange, state, rollout_of(num))[0].weight.any()
     seen = set()
     for seed in range(8):
-        memory, _, _ = after(exchange, memory, cohort, key=jax.random.key(seed))
-        rows = memory.per_learner[0].rows.params["w"]
+        state, _, _ = after(exchange, state, cohort, key=jax.random.key(seed))
+        rows = state.per_learner[0].rows.params["w"]
         partner = [int(np.flatnonzero((cohort.params["w"] == row).all(1))[0]) for row in rows]
         assert all(i != j for i, j in enumerate(partner))
         if num % 2 == 0:
             assert all(partner[j] == i for i, j in enumerate(partner))
         seen.add(tuple(partner))
-        (given,) = heard(exchange, memory, rollout_of(num))
+        (given,) = heard(exchange, state, rollout_of(num))
         assert (given.weight == 1).all()
     assert len(seen) > 3
 
@@ -278,15 +278,15 @@ def test_the_update_leaves_the_policies_it_heard_alone():
     @jax.jit
     def learn(state, cohort):
         obs = rollout_of(3, size=3)
-        rollout = exchange.add_peer_targets(memory, obs._replace(action=np.int32(obs.action)))
+        rollout = exchange.add_peer_targets(state, obs._replace(action=np.int32(obs.action)))
         axes = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, peer_targets=1)
         keys = jax.random.split(KEY, 3)
         return jax.vmap(learner.update, (0, 0, axes))(keys, cohort, rollout)
 
-    memory = jax.device_put(memory)
-    before = jax.tree.map(np.array, memory)
-    learned, metrics = jax.device_get(learn(memory, cohort))
-    jax.tree.map(np.testing.assert_array_equal, memory, before)
+    state = jax.device_put(state)
+    before = jax.tree.map(np.array, state)
+    learned, metrics = jax.device_get(learn(state, cohort))
+    jax.tree.map(np.testing.assert_array_equal, state, before)
     assert (metrics["loss/neighbours"] > 0).all()
     moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), learned.params, cohort.params)
     assert all(jax.tree.leaves(moved))
@@ -317,10 +317,10 @@ def test_a_penalty_beside_averaging_holds_a_learner_near_what_it_received():
         exchange="average", local_updates=1, use_comm_penalty=True, share_statistics=False
     )
     exchange, cohort = make_exchange((config,), ExchangeContext(4, TOY)), cohort_of(4)
-    memory, cohort = begun(exchange, cohort), cohort_of(4, seed=5)
-    memory, mixed, _ = after(exchange, memory, cohort)
+    state, cohort = begun(exchange, cohort), cohort_of(4, seed=5)
+    state, mixed, _ = after(exchange, state, cohort)
     np.testing.assert_allclose(mixed.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
-    (given,) = heard(exchange, memory, rollout_of(4))
+    (given,) = heard(exchange, state, rollout_of(4))
     assert_heard(given, by_loop(TOY, np.eye(4, dtype=np.float32), mixed, rollout_of(4)))
 
 
@@ -335,9 +335,9 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
         (with_settings(ExchangeConfig(average_weights=True), **settings),), ExchangeContext(4, TOY)
     )
     cohort = cohort_of(4, seed=5)
-    memory, mixed, _ = after(exchange, begun(exchange, cohort_of(4)), cohort)
+    state, mixed, _ = after(exchange, begun(exchange, cohort_of(4)), cohort)
     np.testing.assert_allclose(mixed.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
-    (given,) = heard(exchange, memory, rollout_of(4))
+    (given,) = heard(exchange, state, rollout_of(4))
     matrix = (np.ones((4, 4), np.float32) - np.eye(4, dtype=np.float32)) / 3
     assert_heard(given, by_loop(TOY, matrix, mixed, rollout_of(4)))
 
@@ -345,8 +345,8 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
 def test_some_of_them_meet():
     """With a participation of one half, edges between the two who came are fresh, and no others."""
     exchange = participate(0.5, neighbours(TOY, topology.complete(4)))
-    memory, _, metrics = after(exchange, begun(exchange, cohort_of(4)), cohort_of(4))
-    (given,) = heard(exchange, memory, rollout_of(4))
+    state, _, metrics = after(exchange, begun(exchange, cohort_of(4)), cohort_of(4))
+    (given,) = heard(exchange, state, rollout_of(4))
     assert sorted(given.weight[0, :, 0].tolist()) == [0.0, 0.0, 1.0, 1.0]
     assert sorted(metrics["exchange/bytes"].tolist()) == [0.0, 0.0, 32.0, 32.0]
 

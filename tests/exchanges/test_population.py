@@ -96,13 +96,13 @@ class Population:
         self.begin()
 
     def begin(self):
-        self.memory, self.learners = jax.device_get(self.init(cohort()))
+        self.state, self.learners = jax.device_get(self.init(cohort()))
         return self
 
     def meet(self, now):
         """Whom each learner becomes, and the metrics."""
-        arguments = KEY, self.memory, self.learners, now
-        self.memory, self.learners, self.metrics = jax.device_get(self.apply(*arguments))
+        arguments = KEY, self.state, self.learners, now
+        self.state, self.learners, self.metrics = jax.device_get(self.apply(*arguments))
         return self.metrics["population/parent"].tolist()
 
 
@@ -202,11 +202,11 @@ def test_the_champion_is_the_same_to_the_bit_and_the_changed_stay_within_bounds(
     """Fifty selections of the same four; who is not replaced keeps every bit but those to be changed."""
     priors = EVOLVED | {"clip_coef": PRIORS["clip_coef"]}
     exchange, before, now = population(RULES[name], priors), cohort(), scores()
-    memory, _ = exchange.init(before)
+    state, _ = exchange.init(before)
     apply = jax.jit(
         jax.vmap(lambda key, *arguments: exchange.apply(key, *arguments)[1:], (0, None, None, None))
     )
-    many, metrics = jax.device_get(apply(jax.random.split(KEY, 50), memory, before, now))
+    many, metrics = jax.device_get(apply(jax.random.split(KEY, 50), state, before, now))
     parents = metrics["population/parent"].astype(int)
     assert (parents[:, 0] == 0).all()
     for i in range(50):
@@ -276,7 +276,7 @@ def test_the_first_meetings_pass_without_a_selection():
 
 
 def many_drawn(priors, keys, hypers):
-    return jax.device_get(jax.jit(lambda keys, hypers: drawn(priors, keys, hypers))(keys, hypers))
+    return jax.device_get(jax.jit(lambda keys, hypers: draw_hypers(priors, keys, hypers))(keys, hypers))
 
 
 def test_a_learners_draw_depends_on_its_own_key_only():
@@ -312,8 +312,8 @@ def test_a_plan_sets_the_values_at_the_updates_it_names():
         (2, {"learning_rate": 0.2, "gamma": 0.9}),
         (5, {"learning_rate": 0.3, "gamma": 0.8}),
     ]
-    exchange, before = follow(plan), cohort()
-    memory, learners = jax.jit(exchange.init)(before)
+    exchange, before = follow_hyper_plan(plan), cohort()
+    state, learners = jax.jit(exchange.init)(before)
     apply, seen = jax.jit(exchange.apply), [learners.hypers]
     for _ in range(6):
         state, learners, metrics = apply(KEY, state, learners, scores())

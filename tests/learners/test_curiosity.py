@@ -253,7 +253,7 @@ def two():
 
 @pytest.mark.parametrize("part", ["curiosity", "actor"])
 def test_averages_are_of_the_named_part(part):
-    exchange = select((part,), average())
+    exchange = only_parts((part,), average())
     one = np.ones(2, np.float32)
     here = Scores(one, one, np.ones(2, np.int32), np.ones(2, bool))
 
