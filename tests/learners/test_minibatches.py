@@ -1,13 +1,16 @@
 """The orders in which samples are learned from."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from shoal.learners.minibatches import MAX_COUNTED, random_permutations
 
-KEY = jax.random.key(0)
+order = jax.jit(permutations)
+
+
+def bits(*shape):
+    return np.random.default_rng(0).integers(0, 2**32, shape, np.uint32)
 
 
 @pytest.mark.parametrize("size", [1, 2, 128, MAX_COUNTED, MAX_COUNTED + 1])

@@ -15,6 +15,7 @@ from shoal.ops.distributions import distribution_for
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
 from shoal.types import Box, Discrete, EnvSpec, PeerTargets, Rollout
+from tests.learners.lab import plainly
 
 KEY = jax.random.key(0)
 SPECS = {
@@ -35,16 +36,8 @@ NUM_UPDATES = 1000
 @cache
 def setup_for(config, kind="discrete"):
     spec = SPECS[kind]
-    make = actor_critic.actor_critic(hidden=config.hidden)
-    distribution = distribution_for(spec.action)
-    return PPOSetup(config, spec, distribution, partial(plainly, make), NUM_UPDATES)
-
-
-def plainly(make, key, spec, num_outputs):
-    """The network with normal weights, so that policies differ between keys."""
-    shapes = jax.eval_shape(lambda: make(key, spec, num_outputs))
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    return jax.tree.map(lambda leaf: np.float32(0.5 * rng.normal(size=leaf.shape)), shapes)
+    network = plainly(actor_critic.actor_critic(hidden=config.hidden))  # policies differ between keys
+    return PPOSetup(config, spec, distribution_for(spec.action), network, NUM_UPDATES)
 
 
 @cache
@@ -124,7 +117,7 @@ def pulled_together(kind, direction, form, exchanges):
     after, metrics = update(KEY, own, heard)
     distance = compiled(ppo.distance, kind=kind)
     apart = lambda state, other: float(np.mean(distance(state, other, rollout.obs)))
-    after = after._replace(statistics=own.statistics)
+    after = after._replace(statistics=own.statistics)  # observations as before: only the policy counts
     assert apart(after, other) < 0.9 * apart(own, other)
     assert apart(other, after) < 0.9 * apart(other, own)
     assert metrics["loss/neighbours"] > 0
@@ -197,9 +190,12 @@ def test_the_penalty_in_the_metrics_by_hand(direction, form):
 
 def chances(state, obs):
     """The probabilities of a discrete policy, in double precision."""
-    outputs = compiled(lambda setup, state, obs: state.params(ppo.standardise(setup, state, obs))[0])
-    outputs = np.exp(np.float64(outputs(state, obs)))
+    outputs = np.exp(np.float64(compiled(outputs_of)(state, obs)))
     return outputs / outputs.sum(-1, keepdims=True)
+
+
+def outputs_of(setup, state, obs):
+    return state.params(ppo.standardise(setup, state, obs))[0]
 
 
 def test_where_nobody_advises_nothing_is_paid():
