@@ -39,13 +39,13 @@ def gossip(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
 def neighbours_policies(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
     """Neighbours' policies are a penalty; with `average_weights` they average their parameters first."""
     mixed = [mix_parameters(gossip_rule(config, context), config, context)] if config.average_weights else []
-    transport = Transport(context.mesh)
     if config.use_comm_penalty is False:
         return chain(*mixed)
+    learner, spec, transport = context.learner, context.spec, Transport(context.mesh)
     if config.topology == "pairs" and config.comm_matrix is None:
-        penalty = neighbours_in_pairs(context.learner, context.num_learners, transport, context.group)
+        penalty = neighbours_in_pairs(learner, spec, context.num_learners, transport, context.group)
     else:
-        penalty = neighbours(context.learner, penalty_weights(config, context), transport, context.group)
+        penalty = neighbours(learner, spec, penalty_weights(config, context), transport, context.group)
     return chain(*mixed, penalty)
 
 
@@ -87,7 +87,9 @@ def mix_then_penalise(rule: MixingRule, config: ExchangeConfig, context: Exchang
     if not config.use_comm_penalty:
         return chain(mixed)
     own = np.eye(context.num_learners, dtype=np.float32)
-    return chain(mixed, neighbours(context.learner, own, Transport(context.mesh), context.group))
+    return chain(
+        mixed, neighbours(context.learner, context.spec, own, Transport(context.mesh), context.group)
+    )
 
 
 def mix_parameters(rule: MixingRule, config: ExchangeConfig, context: ExchangeContext) -> Exchange:

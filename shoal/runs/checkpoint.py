@@ -58,6 +58,10 @@ RENAMED = (
     (r"/owed(?=/|$)", "/residual"),
 )
 """Leaves of version 0.1 that have another name now, as patterns applied one after the other."""
+DROPPED = re.compile(r"^exchange/per_learner/(\d+/)*(params|statistics)/")
+"""Leaves that version 0.1 saved and that are no longer read: what a neighbour's policy does not need."""
+ADDED = re.compile(r"^exchange/per_learner/(.*/)?rounds$")
+"""Counters that version 0.1 did not save: they begin at 0."""
 
 _ALL_DAMAGED = "every checkpoint in {} is damaged; bring back a copy, or start over with --clobber"
 _MISFIT = "run it with the settings it was saved with, or start over with --clobber"
@@ -263,14 +267,19 @@ def _restore(stored: dict[str, dict], like: Tree, data: Path) -> Tree:
     stored = {current_name(name): leaf for name, leaf in stored.items()}
     wanted = _named_leaves(like)
     parts = {name.split("/")[0] for name in wanted}
+    surplus = {name for name in stored if name.split("/")[0] in parts} - wanted.keys()
+    added = {name for name in wanted.keys() - stored.keys() if ADDED.match(name)}
     for difference, names in (
-        ("lacks", wanted.keys() - stored.keys()),
-        ("has", {name for name in stored if name.split("/")[0] in parts} - wanted.keys()),
+        ("lacks", wanted.keys() - stored.keys() - added),
+        ("has", {name for name in surplus if not DROPPED.match(name)}),
     ):
         if names:
             listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
             raise ShoalError(f"{data} does not fit this run: it {difference} {listed}; {_MISFIT}")
-    leaves = [_restore_leaf(name, stored[name], leaf, data) for name, leaf in wanted.items()]
+    leaves = [
+        np.zeros(leaf.shape, leaf.dtype) if name in added else _restore_leaf(name, stored[name], leaf, data)
+        for name, leaf in wanted.items()
+    ]
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(like), leaves)
 
 

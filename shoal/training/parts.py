@@ -49,14 +49,17 @@ def make_learner(
     return maker(spec, context) if maker else make_registered(config.algo, spec, context)
 
 
-def make_exchange_for(config: TrainConfig, learner: Learner, mesh: Mesh, group: int) -> Exchange:
+def make_exchange_for(
+    config: TrainConfig, learner: Learner, spec: EnvSpec, mesh: Mesh, group: int
+) -> Exchange:
     """How a run's learners learn together."""
     state = jax.eval_shape(learner.init, jax.random.key(0))
     check_names(config.evolving, state.hypers)
     if config.algo.prox_coef and config.parts and "encoder" in part_names(state.params) - config.parts:
         raise ShoalError("prox_coef stays near what was received: exchange the encoder, too")
     anchored = config.algo.prox_coef > 0
-    context = ExchangeContext(config.learners, learner, config.seed, mesh, group, config.priors, anchored)
+    priors = config.priors
+    context = ExchangeContext(config.learners, learner, spec, config.seed, mesh, group, priors, anchored)
     exchange = make_exchange(config.exchanges, context)
     if not config.hyper_plan:
         return exchange

@@ -44,7 +44,7 @@ def apart(tree):
 
 def test_each_part_meets_at_its_own_clock():
     exchange = make_exchange(
-        (ExchangeConfig("average", parts=PARTS, common_start=False),), ExchangeContext(3, learner())
+        (ExchangeConfig("average", parts=PARTS, common_start=False),), ExchangeContext(3, learner(), SPEC)
     )
     state, now = exchange.init(cohort())
     apply, rounds = jax.jit(exchange.apply), []
@@ -62,7 +62,7 @@ def test_each_part_meets_at_its_own_clock():
 def test_an_anchor_keeps_the_part_that_did_not_meet():
     exchange = make_exchange(
         (ExchangeConfig("average", parts=("critic:1", "actor:2"), common_start=False),),
-        ExchangeContext(3, learner(0.1), anchored=True),
+        ExchangeContext(3, learner(0.1), SPEC, anchored=True),
     )
     state, now = exchange.init(cohort(0.1))
     moved = now._replace(params=jax.tree.map(lambda x: x + 1, now.params))

@@ -24,6 +24,7 @@ from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores, 
 NUM_LEARNERS = 6
 MESH = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
 KEY = jax.random.key(11)
+SPEC = make("CartPole-v1").spec
 ROBUST = ("median", "trimmed-mean", "krum", "multi-krum", "geometric-median")
 MATRIX = {"comm_matrix": {str(i): {str((i + 1) % 6): 3.0, str((i + 2) % 6): 1.0} for i in range(6)}}
 
@@ -116,7 +117,7 @@ class Case(NamedTuple):
 @cache
 def learner(anchored):
     config = PPOConfig(hidden=(3,), num_envs=2, norm_obs=True, prox_coef=0.1 if anchored else 0.0)
-    return ppo(config, make("CartPole-v1").spec, LearnerContext(10))
+    return ppo(config, SPEC, LearnerContext(10))
 
 
 def drawn(tree, seed):
@@ -147,7 +148,7 @@ def case(name):
     """The exchange after its start and two meetings, so that it has something to remember."""
     configs, anchored = CASES[name]
     exchange = make_exchange(
-        configs, ExchangeContext(NUM_LEARNERS, learner(anchored), mesh=MESH, anchored=anchored)
+        configs, ExchangeContext(NUM_LEARNERS, learner(anchored), SPEC, mesh=MESH, anchored=anchored)
     )
     state, cohort = jax.jit(exchange.init)(fresh(anchored))
     for round in range(2):
@@ -240,7 +241,9 @@ def test_compiled_and_not_are_the_same(name):
     """On one device: uncompiled, every operation on every device is called by Python."""
     configs, anchored = CASES[name]
     _, state, cohort = jax.device_get(case(name)._replace(exchange=None))
-    exchange = make_exchange(configs, ExchangeContext(NUM_LEARNERS, learner(anchored), anchored=anchored))
+    exchange = make_exchange(
+        configs, ExchangeContext(NUM_LEARNERS, learner(anchored), SPEC, anchored=anchored)
+    )
     state = trees.unpack(trees.pack(state), jax.jit(exchange.init)(cohort)[0])
     with jax.disable_jit():
         plain = exchange.apply(KEY, state, cohort, scores())
@@ -336,7 +339,9 @@ def rollout_of(num_learners) -> Tree:
 
 def test_anchored_learners_begin_near_the_common_start():
     configs, anchored = CASES["average, anchored"]
-    exchange = make_exchange(configs, ExchangeContext(NUM_LEARNERS, learner(anchored), anchored=anchored))
+    exchange = make_exchange(
+        configs, ExchangeContext(NUM_LEARNERS, learner(anchored), SPEC, anchored=anchored)
+    )
     _, begun = exchange.init(fresh(anchored))
     assert bits(begun.anchor) == bits(begun.params)
 

@@ -12,13 +12,17 @@ from shoal.distributed import mesh
 from shoal.errors import ShoalError
 from shoal.exchanges import topology
 from shoal.exchanges.builders import penalty_weights
-from shoal.exchanges.combinators import every, participate
+from shoal.exchanges.combinators import every, part_names, participate
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
-from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
+from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs, policy_inputs
 from shoal.exchanges.registry import make_exchange
 from shoal.exchanges.routing import ONE_DEVICE, Transport
 from shoal.learners.context import LearnerContext
+from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig, ppo
+from shoal.learners.registry import make_registered
+from shoal.learners.sac import SACConfig
+from shoal.learners.td3 import TD3Config
 from shoal.ops import trees
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
@@ -27,6 +31,8 @@ from shoal.types import Box, Discrete, EnvSpec, Learner, LearnerState, Rollout, 
 T, E, SIZE = 3, 2, 4
 KEY = jax.random.key(0)
 SPEC = EnvSpec("two choices", "jax", Box((3,)), Discrete(2))
+SPECS = {"discrete": SPEC, "continuous": EnvSpec("a lever", "jax", Box((3,)), Box((1,), -1.0, 1.0))}
+TOY_SPEC = EnvSpec("toy", "jax", Box((SIZE,)), Discrete(2))
 # Learner 0 hears 1 (twice as much) and 3, 1 hears 0 and itself, 2 nobody, 3 only 0; 2 is heard by nobody.
 DIRECTED = np.float32([[0, 2, 0, 1], [3, 0.5, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
 
@@ -40,7 +46,11 @@ def silent(*_):
     raise AssertionError("not asked")
 
 
-TOY = Learner(silent, silent, silent, silent, says)
+def begin(key):
+    return trees.take(cohort_of(1), 0)
+
+
+TOY = Learner(begin, silent, silent, silent, says)
 
 
 def cohort_of(num, seed=0):
@@ -93,7 +103,7 @@ def met(exchange, cohort, scores=None, key=KEY, state=None):
 def test_advice_is_a_loop_over_the_edges(group):
     """Directed edges, a self edge, a learner that nobody advises; however many are asked at a time."""
     cohort, rollout = cohort_of(4), rollout_of(4)
-    exchange = neighbours(TOY, DIRECTED, group=group)
+    exchange = neighbours(TOY, TOY_SPEC, DIRECTED, group=group)
     (given,) = exchange.add_peer_targets(met(exchange, cohort), rollout).peer_targets
     assert_heard(given, by_loop(TOY, DIRECTED, cohort, rollout))
     assert not given.weight[:, 2].any()
@@ -105,7 +115,7 @@ def test_a_ppo_learners_advice_is_a_loop_too(kind):
     """With observations standardised by the statistics of the one who is asked."""
     learner, cohort = ppos(kind)
     matrix = DIRECTED[:3, :3] + np.float32(np.eye(3))
-    exchange = neighbours(learner, matrix)
+    exchange = neighbours(learner, SPECS[kind], matrix)
     rollout = rollout_of(3, size=3)
     (given,) = jax.jit(exchange.add_peer_targets)(met(exchange, cohort), rollout).peer_targets
     assert_heard(given, by_loop(learner, matrix, cohort, rollout), atol=1e-4)
@@ -117,10 +127,9 @@ def test_a_ppo_learners_advice_is_a_loop_too(kind):
 @cache
 def ppos(kind="discrete"):
     """Three learners whose networks and whose moments of observations differ."""
-    spec = SPEC if kind == "discrete" else EnvSpec("a lever", "jax", Box((3,)), Box((1,), -1.0, 1.0))
     learner = ppo(
         PPOConfig(num_envs=E, num_steps=T, num_minibatches=1, hidden=(4,), norm_obs=True),
-        spec,
+        SPECS[kind],
         LearnerContext(5),
     )
     cohort = jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3))
@@ -132,7 +141,7 @@ def ppos(kind="discrete"):
 
 
 def test_nobody_is_heard_before_the_first_meeting():
-    exchange = every(3, neighbours(TOY, DIRECTED))
+    exchange = every(3, neighbours(TOY, TOY_SPEC, DIRECTED))
     cohort, rollout = cohort_of(4), rollout_of(4)
     state, _ = exchange.init(cohort)
     for meeting in (False, False, True):
@@ -146,7 +155,7 @@ def test_nobody_is_heard_before_the_first_meeting():
 
 
 def test_policies_are_frozen_until_the_next_meeting():
-    exchange = every(2, neighbours(TOY, DIRECTED))
+    exchange = every(2, neighbours(TOY, TOY_SPEC, DIRECTED))
     old, new, rollout = cohort_of(4), cohort_of(4, seed=8), rollout_of(4)
     state, _ = exchange.init(old)
     heard = {1: None, 2: old, 3: old, 4: new}
@@ -161,7 +170,7 @@ def test_policies_are_frozen_until_the_next_meeting():
 
 def test_two_who_are_both_there_hear_each_other_anew():
     """Learner 3 stays away the second time: what it said and what it heard stay as they were."""
-    exchange, old, new = neighbours(TOY, DIRECTED), cohort_of(4), cohort_of(4, seed=8)
+    exchange, old, new = neighbours(TOY, TOY_SPEC, DIRECTED), cohort_of(4), cohort_of(4, seed=8)
     state = met(exchange, new, everyone(4, absent=[3]), state=met(exchange, old))
     (given,) = exchange.add_peer_targets(state, rollout_of(4)).peer_targets
     fresh, stale = DIRECTED.copy(), np.zeros_like(DIRECTED)
@@ -172,7 +181,7 @@ def test_two_who_are_both_there_hear_each_other_anew():
 
 
 def test_who_was_never_there_is_never_heard():
-    exchange, cohort = neighbours(TOY, DIRECTED), cohort_of(4)
+    exchange, cohort = neighbours(TOY, TOY_SPEC, DIRECTED), cohort_of(4)
     (given,) = exchange.add_peer_targets(
         met(exchange, cohort, everyone(4, absent=[1])), rollout_of(4)
     ).peer_targets
@@ -186,7 +195,7 @@ def test_two_devices_say_what_one_says(matrix):
     num, matrix = len(matrix), np.float32(matrix)
     cohort, rollout = cohort_of(num), rollout_of(num)
     devices = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
-    one, two = neighbours(TOY, matrix), neighbours(TOY, matrix, Transport(devices))
+    one, two = neighbours(TOY, TOY_SPEC, matrix), neighbours(TOY, TOY_SPEC, matrix, Transport(devices))
     (alone,) = jax.jit(one.add_peer_targets)(met(one, cohort), rollout).peer_targets
     transposed = lambda axis: lambda tree: jax.tree.map(lambda x: jnp.moveaxis(x, *axis), tree)
 
@@ -209,15 +218,15 @@ def test_a_star_of_sixteen_keeps_thirty_policies():
     cohort = cohort_of(16)
     two = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data")))
     for transport, rows in ((ONE_DEVICE, 30), (two, 2 * (15 + 7))):  # the hub's device has the longer share
-        state, _ = neighbours(TOY, topology.star(16), transport).init(cohort)
-        snapshots, _ = state.per_learner
+        state, _ = neighbours(TOY, TOY_SPEC, topology.star(16), transport).init(cohort)
+        snapshots, _, _ = state.per_learner
         assert {leaf.shape[0] for leaf in jax.tree.leaves(snapshots)} == {rows}
-    assert neighbours_in_pairs(TOY, 16).init(cohort)[0].per_learner[0].rows.target.shape == (16,)
+    assert neighbours_in_pairs(TOY, TOY_SPEC, 16).init(cohort)[0].per_learner[0].rows.target.shape == (16,)
 
 
 def test_bytes_are_counted_where_a_policy_leaves():
     """A policy is 4 numbers and its statistics 4, of 4 bytes; hearing oneself costs nothing."""
-    exchange, cohort = neighbours(TOY, DIRECTED), cohort_of(4)
+    exchange, cohort = neighbours(TOY, TOY_SPEC, DIRECTED), cohort_of(4)
     state, _ = exchange.init(cohort)
     state, _, metrics = exchange.apply(KEY, state, cohort, everyone(4))
     assert metrics["exchange/bytes"].tolist() == [64.0, 32.0, 0.0, 32.0]  # learner 0 speaks to 1 and 3
@@ -225,10 +234,54 @@ def test_bytes_are_counted_where_a_policy_leaves():
     assert metrics["exchange/bytes"].tolist() == [96.0, 32.0, 0.0, 64.0]
 
 
+def test_rounds_are_the_meetings_with_others():
+    """Learner 2 has no neighbours; one's own policy is no meeting."""
+    for matrix, rounds in ((DIRECTED, [1, 1, 0, 1]), (np.eye(4), [0, 0, 0, 0])):
+        exchange = neighbours(TOY, TOY_SPEC, matrix)
+        state, _ = exchange.init(cohort_of(4))
+        state, _, metrics = exchange.apply(KEY, state, cohort_of(4), everyone(4))
+        assert metrics["exchange/rounds"].tolist() == rounds
+        _, _, metrics = exchange.apply(KEY, state, cohort_of(4), everyone(4, absent=[1]))
+        assert metrics["exchange/rounds"].tolist() == [2 * rounds[0], rounds[1], 0, 2 * rounds[3]]
+
+
+PPO = PPOConfig(num_envs=2, num_steps=2, hidden=(4,))
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "parts", "moments"),
+    [
+        (PPO, "discrete", {"actor"}, False),
+        (with_settings(PPO, norm_obs=True), "discrete", {"actor"}, True),
+        (with_settings(PPO, curiosity=True), "continuous", {"actor", "log_std"}, False),
+        (TD3Config(hidden=(4,), norm_obs=True), "continuous", {"actor"}, True),
+        (SACConfig(hidden=(4,)), "continuous", {"actor"}, False),
+        (DQNConfig(hidden=(4,)), "discrete", {"critic"}, False),
+    ],
+)
+def test_a_snapshot_is_what_the_policy_reads(config, kind, parts, moments):
+    """No critic beside an actor, no target, no curiosity; moments where observations are standardised."""
+    policy = policy_inputs(make_registered(config, SPECS[kind], LearnerContext(5)), SPECS[kind])
+    params, statistics = policy.take(*policy.shapes)
+    assert part_names(params) == parts
+    read = sorted(leaf.shape for leaf in jax.tree.leaves(statistics))
+    assert read == ([(), (3,), (3,)] if moments else [])
+    assert policy.num_bytes == 4 * trees.size((params, statistics))
+
+
+def test_every_part_that_a_policy_reads_matters():
+    """Terms from the part are those of the whole state, to the bit."""
+    learner, cohort = ppos()
+    state, obs = trees.take(cohort, 1), rollout_of(3, size=3).obs[:, 0]
+    policy = policy_inputs(learner, SPEC)
+    given = policy.evaluate(*policy.take(state.params, state.statistics), obs)
+    jax.tree.map(np.testing.assert_array_equal, given, learner.policy_terms(state, obs))
+
+
 @pytest.mark.parametrize("num", [6, 5])
 def test_pairs_are_drawn_anew(num):
     """Everybody hears one other; of an even number, the one that hears it."""
-    exchange, cohort = neighbours_in_pairs(TOY, num), cohort_of(num)
+    exchange, cohort = neighbours_in_pairs(TOY, TOY_SPEC, num), cohort_of(num)
     state, _ = exchange.init(cohort)
     assert not exchange.add_peer_targets(state, rollout_of(num)).peer_targets[0].weight.any()
     seen = set()
@@ -248,7 +301,7 @@ def test_pairs_are_drawn_anew(num):
 def test_the_update_leaves_the_policies_it_heard_alone():
     """No gradient reaches a neighbour: opinions are data by the time a learner learns."""
     learner, cohort = ppos()
-    exchange = neighbours(learner, topology.complete(3))
+    exchange = neighbours(learner, SPEC, topology.complete(3))
     state = met(exchange, cohort)
 
     @jax.jit
@@ -283,7 +336,7 @@ def test_the_update_leaves_the_policies_it_heard_alone():
 )
 def test_a_topology_gives_the_mean_and_a_file_its_own_weights(settings, matrix):
     config = with_settings(ExchangeConfig(exchange="neighbours"), **settings)
-    np.testing.assert_array_equal(penalty_weights(config, ExchangeContext(4, TOY)), matrix)
+    np.testing.assert_array_equal(penalty_weights(config, ExchangeContext(4, TOY, TOY_SPEC)), matrix)
 
 
 def test_a_penalty_beside_averaging_holds_a_learner_near_what_it_received():
@@ -291,7 +344,7 @@ def test_a_penalty_beside_averaging_holds_a_learner_near_what_it_received():
     config = ExchangeConfig(
         exchange="average", local_updates=1, use_comm_penalty=True, share_statistics=False
     )
-    exchange, cohort = make_exchange((config,), ExchangeContext(4, TOY)), cohort_of(4)
+    exchange, cohort = make_exchange((config,), ExchangeContext(4, TOY, TOY_SPEC)), cohort_of(4)
     state, cohort = exchange.init(cohort)
     cohort = cohort_of(4, seed=5)
     state, after, _ = exchange.apply(KEY, state, cohort, everyone(4))
@@ -308,7 +361,7 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
         "share_statistics": False,
     }
     exchange = make_exchange(
-        (with_settings(ExchangeConfig(average_weights=True), **settings),), ExchangeContext(4, TOY)
+        (with_settings(ExchangeConfig(average_weights=True), **settings),), ExchangeContext(4, TOY, TOY_SPEC)
     )
     cohort = cohort_of(4, seed=5)
     state, after, _ = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort, everyone(4))
@@ -320,7 +373,7 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
 
 def test_some_of_them_meet():
     """With a participation of one half, edges between the two who came are fresh, and no others."""
-    exchange = participate(0.5, neighbours(TOY, topology.complete(4)))
+    exchange = participate(0.5, neighbours(TOY, TOY_SPEC, topology.complete(4)))
     state, _, metrics = exchange.apply(KEY, exchange.init(cohort_of(4))[0], cohort_of(4), everyone(4))
     (given,) = exchange.add_peer_targets(state, rollout_of(4)).peer_targets
     assert sorted(given.weight[0, :, 0].tolist()) == [0.0, 0.0, 1.0, 1.0]
@@ -329,11 +382,12 @@ def test_some_of_them_meet():
 
 def test_two_exchanges_give_two_pieces_of_advice():
     configs = [ExchangeConfig(exchange="neighbours", local_updates=1, topology=t) for t in ("ring", "star")]
-    exchange, cohort = make_exchange(tuple(configs), ExchangeContext(4, TOY)), cohort_of(4)
+    exchange, cohort = make_exchange(tuple(configs), ExchangeContext(4, TOY, TOY_SPEC)), cohort_of(4)
     peer_targets = exchange.add_peer_targets(met(exchange, cohort), rollout_of(4)).peer_targets
     for given, config in zip(peer_targets, configs, strict=True):
         assert_heard(
-            given, by_loop(TOY, penalty_weights(config, ExchangeContext(4, TOY)), cohort, rollout_of(4))
+            given,
+            by_loop(TOY, penalty_weights(config, ExchangeContext(4, TOY, TOY_SPEC)), cohort, rollout_of(4)),
         )
 
 
@@ -352,7 +406,7 @@ def test_an_anchor_is_what_those_who_came_hold_now():
 def test_an_anchored_federation_begins_at_its_common_start():
     learner = ppo(PPOConfig(num_envs=2, num_steps=8, hidden=(4,), prox_coef=0.1), SPEC, LearnerContext(5))
     exchange = make_exchange(
-        (ExchangeConfig(exchange="average"),), ExchangeContext(3, learner, anchored=True)
+        (ExchangeConfig(exchange="average"),), ExchangeContext(3, learner, SPEC, anchored=True)
     )
     _, cohort = exchange.init(jax.jit(jax.vmap(learner.init))(jax.random.split(KEY, 3)))
     jax.tree.map(np.testing.assert_array_equal, cohort.anchor, cohort.params)
@@ -360,4 +414,4 @@ def test_an_anchored_federation_begins_at_its_common_start():
 
 def test_a_learner_without_opinions_cannot_be_a_neighbour():
     with pytest.raises(ShoalError, match="cannot be evaluated at single"):
-        neighbours(TOY._replace(policy_terms=None), DIRECTED)
+        neighbours(TOY._replace(policy_terms=None), TOY_SPEC, DIRECTED)

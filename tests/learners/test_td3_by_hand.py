@@ -290,7 +290,7 @@ def test_neighbours_pull_by_hand():
     config, made, _ = learner(comm_penalty_coeff=0.7)
     matrix = np.float32([[0, 2, 0.5], [1, 0, 0], [0, 0, 0]])
     cohort = trees.stack([begin(made, jax.random.key(seed)) for seed in range(3)])
-    exchange = neighbours(made, matrix)
+    exchange = neighbours(made, SPEC, matrix)
     rollouts = [random_rollout(seed) for seed in range(3)]
     memory, cohort = exchange.init(cohort)
     everyone = Scores(jnp.zeros(3), jnp.zeros(3), jnp.zeros(3, jnp.int32), jnp.ones(3, bool))
