@@ -4,10 +4,12 @@ import numpy as np
 import optax
 
 from shoal.errors import ShoalError
-from shoal.exchanges import channels, mixing, robust, selection, topology
+from shoal.exchanges import channels, mixing, mixing_rules, robust, selection, topology
+from shoal.exchanges.channels import Channel
 from shoal.exchanges.combinators import chain, only_parts
+from shoal.exchanges.comm_matrix import read_matrix
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
-from shoal.exchanges.mixing import Channel, MixingRule
+from shoal.exchanges.mixing_rules import MixingRule
 from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
 from shoal.exchanges.population import population
 from shoal.exchanges.routing import Transport
@@ -22,13 +24,13 @@ def nothing(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
 
 def average(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
     """A server averages parameters (FedAvg)."""
-    return mix_then_penalise(mixing.from_server(robust.mean()), config, context)
+    return mix_then_penalise(mixing_rules.from_server(robust.mean()), config, context)
 
 
 def robust_average(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
     """A server aggregates parameters by a rule that tolerates Byzantine learners."""
     rule = robust.RULES[config.exchange](tolerated(config, context.num_learners))
-    return mix_then_penalise(mixing.from_server(rule, robust=True), config, context)
+    return mix_then_penalise(mixing_rules.from_server(rule, robust=True), config, context)
 
 
 def gossip(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
@@ -112,18 +114,18 @@ def gossip_rule(config: ExchangeConfig, context: ExchangeContext) -> MixingRule:
     """Gossip with the weights of a graph, or in random pairs."""
     transport = Transport(context.mesh)
     if config.comm_matrix is not None:
-        matrix = topology.read_matrix(config.comm_matrix, context.num_learners, config.symmetrise)
-        return mixing.from_neighbours(topology.row_stochastic(matrix), transport)
+        matrix = read_matrix(config.comm_matrix, context.num_learners, config.symmetrise)
+        return mixing_rules.from_neighbours(topology.row_stochastic(matrix), transport)
     if config.topology == "pairs":
-        return mixing.from_partner(transport)
+        return mixing_rules.from_partner(transport)
     graph = named_graph(config, context.num_learners, context.seed)
-    return mixing.from_neighbours(topology.metropolis(graph), transport)
+    return mixing_rules.from_neighbours(topology.metropolis(graph), transport)
 
 
 def penalty_weights(config: ExchangeConfig, context: ExchangeContext) -> np.ndarray:
     """W_ij of the penalty: a file's weights as they are; for a named topology, the mean over neighbours."""
     if config.comm_matrix is not None:
-        return topology.read_matrix(config.comm_matrix, context.num_learners, config.symmetrise)
+        return read_matrix(config.comm_matrix, context.num_learners, config.symmetrise)
     return topology.neighbour_weights(named_graph(config, context.num_learners, context.seed))
 
 
@@ -132,7 +134,7 @@ def communication_graph(config: ExchangeConfig, num_learners: int, seed: int) ->
     if config.exchange not in ("gossip", "neighbours"):
         return None
     if config.comm_matrix is not None:
-        return topology.read_matrix(config.comm_matrix, num_learners, config.symmetrise)
+        return read_matrix(config.comm_matrix, num_learners, config.symmetrise)
     return None if config.topology == "pairs" else named_graph(config, num_learners, seed)
 
 
