@@ -108,8 +108,9 @@ def travel(
     mesh: Mesh, num_learners: int, config: ExchangeConfig, rounds: int
 ) -> tuple[dict[str, int], float]:
     """Bytes that one exchange moves, by kind, and the median of its seconds."""
-    learner = ppo(PPOConfig(), make("jax:CartPole-v1").spec, LearnerContext(10))
-    exchange = make_exchange((config,), ExchangeContext(num_learners, learner, mesh=mesh))
+    spec = make("jax:CartPole-v1").spec
+    learner = ppo(PPOConfig(), spec, LearnerContext(10))
+    exchange = make_exchange((config,), ExchangeContext(num_learners, learner, spec, mesh=mesh))
     divided, whole = NamedSharding(mesh, BY_LEARNER), NamedSharding(mesh, REPLICATED)
     exchange_sharding = ExchangeState(divided, whole)
 

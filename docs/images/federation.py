@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import shoal
-from shoal.exchanges.topology import read_matrix
+from shoal.exchanges.comm_matrix import read_matrix
 from shoal.runs.files import read_json
 from shoal.runs.plots.graph import plot_graph
 

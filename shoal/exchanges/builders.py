@@ -4,10 +4,12 @@ import numpy as np
 import optax
 
 from shoal.errors import ShoalError
-from shoal.exchanges import channels, mixing, robust, selection, topology
+from shoal.exchanges import channels, mixing, mixing_rules, robust, selection, topology
+from shoal.exchanges.channels import Channel
 from shoal.exchanges.combinators import chain, only_parts
+from shoal.exchanges.comm_matrix import read_matrix
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
-from shoal.exchanges.mixing import Channel, MixingRule
+from shoal.exchanges.mixing_rules import MixingRule
 from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
 from shoal.exchanges.population import population
 from shoal.exchanges.routing import Transport
@@ -22,13 +24,13 @@ def nothing(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
 
 def average(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
     """A server averages parameters (FedAvg)."""
-    return mix_then_penalise(mixing.from_server(robust.mean()), config, context)
+    return mix_then_penalise(mixing_rules.from_server(robust.mean()), config, context)
 
 
 def robust_average(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
     """A server aggregates parameters by a rule that tolerates Byzantine learners."""
     rule = robust.RULES[config.exchange](tolerated(config, context.num_learners))
-    return mix_then_penalise(mixing.from_server(rule, robust=True), config, context)
+    return mix_then_penalise(mixing_rules.from_server(rule, robust=True), config, context)
 
 
 def gossip(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
@@ -39,13 +41,13 @@ def gossip(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
 def neighbours_policies(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
     """Neighbours' policies are a penalty; with `average_weights` they average their parameters first."""
     mixed = [mix_parameters(gossip_rule(config, context), config, context)] if config.average_weights else []
-    transport = Transport(context.mesh)
     if config.use_comm_penalty is False:
         return chain(*mixed)
+    learner, spec, transport = context.learner, context.spec, Transport(context.mesh)
     if config.topology == "pairs" and config.comm_matrix is None:
-        penalty = neighbours_in_pairs(context.learner, context.num_learners, transport, context.group)
+        penalty = neighbours_in_pairs(learner, spec, context.num_learners, transport, context.group)
     else:
-        penalty = neighbours(context.learner, penalty_weights(config, context), transport, context.group)
+        penalty = neighbours(learner, spec, penalty_weights(config, context), transport, context.group)
     return chain(*mixed, penalty)
 
 
@@ -87,7 +89,9 @@ def mix_then_penalise(rule: MixingRule, config: ExchangeConfig, context: Exchang
     if not config.use_comm_penalty:
         return chain(mixed)
     own = np.eye(context.num_learners, dtype=np.float32)
-    return chain(mixed, neighbours(context.learner, own, Transport(context.mesh), context.group))
+    return chain(
+        mixed, neighbours(context.learner, context.spec, own, Transport(context.mesh), context.group)
+    )
 
 
 def mix_parameters(rule: MixingRule, config: ExchangeConfig, context: ExchangeContext) -> Exchange:
@@ -110,18 +114,18 @@ def gossip_rule(config: ExchangeConfig, context: ExchangeContext) -> MixingRule:
     """Gossip with the weights of a graph, or in random pairs."""
     transport = Transport(context.mesh)
     if config.comm_matrix is not None:
-        matrix = topology.read_matrix(config.comm_matrix, context.num_learners, config.symmetrise)
-        return mixing.from_neighbours(topology.row_stochastic(matrix), transport)
+        matrix = read_matrix(config.comm_matrix, context.num_learners, config.symmetrise)
+        return mixing_rules.from_neighbours(topology.row_stochastic(matrix), transport)
     if config.topology == "pairs":
-        return mixing.from_partner(transport)
+        return mixing_rules.from_partner(transport)
     graph = named_graph(config, context.num_learners, context.seed)
-    return mixing.from_neighbours(topology.metropolis(graph), transport)
+    return mixing_rules.from_neighbours(topology.metropolis(graph), transport)
 
 
 def penalty_weights(config: ExchangeConfig, context: ExchangeContext) -> np.ndarray:
     """W_ij of the penalty: a file's weights as they are; for a named topology, the mean over neighbours."""
     if config.comm_matrix is not None:
-        return topology.read_matrix(config.comm_matrix, context.num_learners, config.symmetrise)
+        return read_matrix(config.comm_matrix, context.num_learners, config.symmetrise)
     return topology.neighbour_weights(named_graph(config, context.num_learners, context.seed))
 
 
@@ -130,7 +134,7 @@ def communication_graph(config: ExchangeConfig, num_learners: int, seed: int) ->
     if config.exchange not in ("gossip", "neighbours"):
         return None
     if config.comm_matrix is not None:
-        return topology.read_matrix(config.comm_matrix, num_learners, config.symmetrise)
+        return read_matrix(config.comm_matrix, num_learners, config.symmetrise)
     return None if config.topology == "pairs" else named_graph(config, num_learners, seed)
 
 

@@ -154,6 +154,51 @@ COMPRESSORS: dict[str, Callable[[float], Compressor]] = {
 """Compressors by their names on the command line, each from the fraction to keep."""
 
 
+class Channel(NamedTuple):
+    """How a message changes on its way: privacy, then compression, then attack.
+
+    With any of these, learners send their change since the last message instead of their parameters. What
+    compression loses is sent later (error feedback, Seide et al. 2014; in gossip the receivers' copies have
+    the same effect, Koloskova et al. 2019). An attacker sends a false message, but its `FeedbackState` is
+    that of the true one.
+    """
+
+    privacy: Alteration | None = None
+    compressor: Compressor | None = None
+    attack: Alteration | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether messages are the parameters, unchanged."""
+        return self == (None, None, None)
+
+    def message_bytes(self, size: int) -> int:
+        """The bytes of a message of so many numbers."""
+        return (self.compressor or none()).message_bytes(size)
+
+
+class FeedbackState(NamedTuple):
+    """Error feedback, (L, D) each."""
+
+    public: Array  # the receivers' copy of each learner's parameters
+    residual: Array  # what compression has lost and a later message will add
+
+
+PLAIN = Channel()
+"""Messages are the parameters, unchanged."""
+
+
+def send(channel: Channel, key: Array, own: Array, feedback: FeedbackState) -> tuple[Array, FeedbackState]:
+    """The parameters as receivers see them, (L, D), and the feedback as the senders keep it."""
+    key_privacy, key_attack = jax.random.split(key)
+    delta = own - feedback.public
+    delta = channel.privacy(key_privacy, delta) if channel.privacy else delta
+    delta = delta + feedback.residual
+    sent = channel.compressor.apply(delta) if channel.compressor else delta
+    arrived = channel.attack(key_attack, sent) if channel.attack else sent
+    return feedback.public + arrived, FeedbackState(feedback.public + sent, delta - sent)
+
+
 def _check_noise(noise_multiplier: float) -> None:
     if not 0 <= noise_multiplier < math.inf:
         raise ShoalError(f"the noise multiplier must be at least 0 and finite, not {noise_multiplier}")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal.errors import ShoalError
-from shoal.exchanges.mixing import is_running
+from shoal.exchanges.merging import is_running
 from shoal.ops import trees
 from shoal.types import Exchange, ExchangeState, LearnerState, Rollout, Scores, Tree
 

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from shoal.errors import ShoalError
 from shoal.exchanges.exploration import Prior
 from shoal.settings import changed, check_at_least, check_choices
-from shoal.types import Learner
+from shoal.types import EnvSpec, Learner
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,7 @@ class ExchangeContext(NamedTuple):
 
     num_learners: int
     learner: Learner
+    spec: EnvSpec
     seed: int = 0
     mesh: Mesh | None = None  # the devices that the learners are divided over; None for one
     group: int = 4  # the number of policies that a device evaluates at a time

@@ -4,7 +4,6 @@
 on its way). Messages are a matrix (L, D): row i is the flattened parameters of learner i.
 """
 
-from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 import jax
@@ -14,61 +13,14 @@ import optax
 from jax import Array
 
 from shoal.errors import ShoalError
-from shoal.exchanges import channels, routing
-from shoal.exchanges.channels import Alteration, Compressor
-from shoal.exchanges.products import linear, times
-from shoal.exchanges.robust import Aggregator, mean, median
+from shoal.exchanges.channels import PLAIN, Channel, FeedbackState, send
+from shoal.exchanges.merging import is_running
+from shoal.exchanges.mixing_rules import MixingRule, from_neighbours, from_partner, from_server
+from shoal.exchanges.robust import mean
 from shoal.exchanges.routing import ONE_DEVICE, Transport
 from shoal.ops import trees
-from shoal.ops.statistics import Running, pool, variance
+from shoal.ops.statistics import pool
 from shoal.types import Exchange, ExchangeState, LearnerState, Scores, Tree
-
-
-class MixingRule(NamedTuple):
-    """How learners combine their messages.
-
-    combine(key, own, messages, weight) -> (L, D)     own, messages (L, D); weight (L,), 0 for absent learners
-    merge(key, statistics, weight) -> statistics      `Running` with leading L
-    count_messages(key, weight, changes) -> (L,)      how often each learner sends its message
-
-    `broadcast`: all learners receive the same result. `changes`: messages are changes instead of parameters,
-    so every learner that may receive from the sender later needs each of them.
-    """
-
-    combine: Callable[[Array, Array, Array, Array], Array]
-    merge: Callable[[Array, Running, Array], Running]
-    count_messages: Callable[[Array, Array, bool], Array]
-    broadcast: bool
-
-
-class Channel(NamedTuple):
-    """How a message changes on its way: privacy, then compression, then attack.
-
-    With any of these, learners send their change since the last message instead of their parameters. What
-    compression loses is sent later (error feedback, Seide et al. 2014; in gossip the receivers' copies have
-    the same effect, Koloskova et al. 2019). An attacker sends a false message, but its `FeedbackState` is
-    that of the true one.
-    """
-
-    privacy: Alteration | None = None
-    compressor: Compressor | None = None
-    attack: Alteration | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether messages are the parameters, unchanged."""
-        return self == (None, None, None)
-
-
-class FeedbackState(NamedTuple):
-    """Error feedback, (L, D) each."""
-
-    public: Array  # the receivers' copy of each learner's parameters
-    residual: Array  # what compression has lost and a later message will add
-
-
-PLAIN = Channel()
-"""Messages are the parameters, unchanged."""
 
 
 class Server(NamedTuple):
@@ -79,8 +31,6 @@ class Server(NamedTuple):
 
 
 Weighting: TypeAlias = Literal["uniform", "samples", "returns"]
-Operator: TypeAlias = Callable[[Tree, Tree], Tree]
-"""(own, messages) -> mixed: the same linear function along the learner axis for every leaf (L, n)."""
 
 
 def average(
@@ -88,7 +38,7 @@ def average(
     weights: Weighting = "uniform",
     server: optax.GradientTransformation | None = None,
     channel: Channel = PLAIN,
-    **kept: bool,
+    **share: bool,
 ) -> Exchange:
     """Federated averaging (McMahan et al. 2017): x_i <- sum_j n_j x_j / sum_j n_j.
 
@@ -101,19 +51,21 @@ def average(
     ...     print(report.metrics["disagreement/params"].tolist())
     [0.0, 0.0]
     """
-    return mix(from_server(mean()), weights=weights, server=server, channel=channel, **kept)
+    return mix(from_server(mean()), weights=weights, server=server, channel=channel, **share)
 
 
 def gossip(
-    matrix: np.ndarray, *, channel: Channel = PLAIN, transport: Transport = ONE_DEVICE, **kept: bool
+    matrix: np.ndarray, *, channel: Channel = PLAIN, transport: Transport = ONE_DEVICE, **share: bool
 ) -> Exchange:
     """x_i <- sum_j W_ij x_j with a constant row-stochastic W (L, L)."""
-    return mix(from_neighbours(matrix, transport), channel=channel, **kept)
+    return mix(from_neighbours(matrix, transport), channel=channel, **share)
 
 
-def gossip_in_pairs(*, channel: Channel = PLAIN, transport: Transport = ONE_DEVICE, **kept: bool) -> Exchange:
+def gossip_in_pairs(
+    *, channel: Channel = PLAIN, transport: Transport = ONE_DEVICE, **share: bool
+) -> Exchange:
     """x_i, x_j <- (x_i + x_j) / 2 for random pairs, drawn anew each time (Boyd et al. 2006)."""
-    return mix(from_partner(transport), channel=channel, **kept)
+    return mix(from_partner(transport), channel=channel, **share)
 
 
 def mix(
@@ -172,25 +124,16 @@ def mix(
         receivers = rule.count_messages(key_rule, weight, False)
         followers = receivers if channel.is_plain else rule.count_messages(key_rule, weight, True)
         sent = sent + jnp.where(present[:, None], jnp.stack([followers, receivers], 1), 0)
-        size = (channel.compressor or channels.none()).message_bytes(own.shape[1])
         uncompressed = _row_bytes(cohort.statistics) if share_statistics else 0
         uncompressed += _row_bytes(_real(cohort.opt_state)) if share_moments else 0
-        num_bytes = jnp.float32(sent[:, 0]) * size + jnp.float32(sent[:, 1]) * uncompressed
+        num_bytes = (
+            jnp.float32(sent[:, 0]) * channel.message_bytes(own.shape[1])
+            + jnp.float32(sent[:, 1]) * uncompressed
+        )
         metrics = {"exchange/bytes": num_bytes, "exchange/rounds": jnp.float32(rounds)}
         return ExchangeState((rounds, sent, feedback), served), cohort, metrics
 
     return Exchange(init, apply)
-
-
-def send(channel: Channel, key: Array, own: Array, feedback: FeedbackState) -> tuple[Array, FeedbackState]:
-    """The parameters as receivers see them, (L, D), and the feedback as the senders keep it."""
-    key_privacy, key_attack = jax.random.split(key)
-    delta = own - feedback.public
-    delta = channel.privacy(key_privacy, delta) if channel.privacy else delta
-    delta = delta + feedback.residual
-    sent = channel.compressor.apply(delta) if channel.compressor else delta
-    arrived = channel.attack(key_attack, sent) if channel.attack else sent
-    return feedback.public + arrived, FeedbackState(feedback.public + sent, delta - sent)
 
 
 def step_server(server: optax.GradientTransformation, state: Server, target: Array, anyone: Array) -> Server:
@@ -215,140 +158,6 @@ def weigh(weighting: Weighting, scores: Scores) -> Array:
         floor = jnp.minimum(jnp.min(jnp.where(known, scores.returns, jnp.inf)), 0.0)
         weight = jnp.where(known, scores.returns - floor, 0.0)
     return jnp.where(jnp.sum(weight) > 0, weight, present)
-
-
-def from_server(aggregate: Aggregator, robust: bool = False) -> MixingRule:
-    """All learners receive one aggregate of all messages."""
-
-    def combine(key, own, messages, weight):
-        return jnp.broadcast_to(aggregate(messages, weight), own.shape)
-
-    def merge(key, statistics, weight):
-        merged = median_statistics(statistics, weight) if robust else pool_statistics(statistics, weight)
-        return jax.tree.map(lambda one, like: jnp.broadcast_to(one, like.shape), merged, statistics)
-
-    def count_messages(key, weight, changes):
-        return jnp.ones_like(weight, jnp.int32)
-
-    return MixingRule(combine, merge, count_messages, broadcast=True)
-
-
-def from_neighbours(matrix: np.ndarray, transport: Transport = ONE_DEVICE) -> MixingRule:
-    """x_i <- W_ii x_i + sum_j W_ij m_j; the weight of an absent neighbour goes to x_i.
-
-    The cost of a sparse W is proportional to its edges (`linear`).
-    """
-    matrix = np.asarray(matrix, np.float32)
-    if not np.allclose(matrix.sum(1), 1, atol=1e-5):
-        raise ShoalError("each row of a gossip matrix must sum to 1")
-    others = matrix * (1 - np.eye(len(matrix), dtype=np.float32))
-    product, whole_product = linear(others, transport), linear(others)
-
-    def operator(weight: Array, product: Callable[[Tree], Tree]) -> Operator:
-        present = (weight > 0).astype(jnp.float32)[:, None]
-
-        def apply(own: Tree, messages: Tree) -> Tree:
-            sent = jax.tree.map(lambda x: jnp.where(present > 0, x, 0.0), messages)
-            from_others, received = product((present, sent))
-            from_others = jnp.minimum(from_others, 1.0)
-            return jax.tree.map(lambda x, new: times(1 - from_others, x) + new, own, received)
-
-        return apply
-
-    def combine(key, own, messages, weight):
-        return operator(weight, product)(own, messages)
-
-    def merge(key, statistics, weight):
-        mixed = operator(weight, whole_product)
-        return mix_statistics(lambda sums: mixed(sums, sums), statistics)
-
-    receives = others != 0  # (L, L): i from j
-    count = transport.replicated(lambda weight: jnp.sum(jnp.asarray(receives) & (weight > 0)[:, None], 0))
-
-    def count_messages(key, weight, changes):
-        return jnp.asarray(receives.sum(0), jnp.int32) if changes else count(weight)
-
-    return MixingRule(combine, transport.replicated(merge), count_messages, broadcast=False)
-
-
-def from_partner(transport: Transport = ONE_DEVICE) -> MixingRule:
-    """x_i <- (x_i + m_j) / 2 with a random partner j, drawn anew each time; one of an odd number has none."""
-
-    def draw_partners(key: Array, weight: Array) -> tuple[Array, Array]:
-        """Each learner's partner, and whether it has one."""
-        num_learners = weight.shape[0]
-        # Present learners come first, in random order; two that are next to each other are partners.
-        order = jnp.argsort(jnp.where(weight > 0, jax.random.uniform(key, (num_learners,)), 2.0))
-        other = jnp.argsort(order) ^ 1
-        partner = order[jnp.minimum(other, num_learners - 1)]
-        return partner, (other < num_learners) & (weight > 0) & (weight[partner] > 0)
-
-    def average_pairs(paired: Array, own: Tree, messages: Tree) -> Tree:
-        return jax.tree.map(lambda x, new: jnp.where(paired[:, None], (x + new) / 2, x), own, messages)
-
-    def combine(key, own, messages, weight):
-        partner, paired = transport.replicated(draw_partners)(key, weight)
-        return average_pairs(paired, own, routing.take_dynamic(messages, partner, len(weight), transport))
-
-    def merge(key, statistics, weight):
-        partner, paired = draw_partners(key, weight)
-        return mix_statistics(lambda sums: average_pairs(paired, sums, trees.take(sums, partner)), statistics)
-
-    def count_messages(key, weight, changes):
-        if changes:
-            return jnp.full_like(weight, len(weight) - 1, jnp.int32)
-        _, paired = transport.replicated(draw_partners)(key, weight)
-        return jnp.int32(paired)
-
-    return MixingRule(combine, transport.replicated(merge), count_messages, broadcast=False)
-
-
-def pool_statistics(statistics: Running, weight: Array) -> Running:
-    """The weighted mean and variance of all data; the count is the weighted mean of the learners' counts.
-
-    The count is not the sum, so that repeated merging counts no sample twice.
-    """
-    share = weight / jnp.maximum(jnp.sum(weight), 1e-8)
-    return pool(statistics._replace(count=statistics.count * share, m2=_scale(share, statistics.m2)))
-
-
-def median_statistics(statistics: Running, weight: Array) -> Running:
-    """The coordinate-wise medians of counts, means and variances, which a few attackers cannot move far."""
-    middle = lambda x: median()(x.reshape(x.shape[0], -1), weight).reshape(x.shape[1:])
-    count = middle(statistics.count)
-    return Running(count, middle(statistics.mean), middle(jax.vmap(variance)(statistics)) * count)
-
-
-def mix_statistics(operator: Callable[[Tree], Tree], statistics: Running) -> Running:
-    """Statistics of the mixed data: counts, sums and sums of squares mix linearly.
-
-    n' = W n,  mean' = W (n mean) / n',  M2' = W (M2 + n mean^2) - n' mean'^2
-
-    Means are measured from a centre common to all learners. So each device computes all of it; statistics are
-    small.
-    """
-    flat = lambda x: x.reshape(x.shape[0], -1)
-    count, mean, m2 = flat(statistics.count), flat(statistics.mean), flat(statistics.m2)
-    centre = _midrange(count, mean)
-    offset = mean - centre[None]
-    sums = (count, times(count, offset), m2 + times(count, offset**2))
-    total, sum_, squares = operator(sums)
-    moved = sum_ / jnp.maximum(total, 1e-8)
-    squares = squares + times(-total, moved**2)
-    shaped = lambda x, like: x.reshape(like.shape)
-    return Running(
-        shaped(total, statistics.count),
-        shaped(centre[None] + moved, statistics.mean),
-        shaped(jnp.maximum(squares, 0.0), statistics.m2),
-    )
-
-
-def _midrange(count: Array, mean: Array) -> Array:
-    """Halfway between the smallest and the largest mean; it does not depend on the learners' order."""
-    known = (count > 0) & jnp.isfinite(mean)
-    low = jnp.min(jnp.where(known, mean, jnp.inf), 0)
-    high = jnp.max(jnp.where(known, mean, -jnp.inf), 0)
-    return jnp.where(low <= high, (low + high) / 2, 0.0)
 
 
 def merge_statistics(
@@ -385,18 +194,9 @@ def mean_learner(cohort: LearnerState) -> LearnerState:
     return trees.take(cohort, jnp.array([0]))._replace(params=params, statistics=statistics)
 
 
-def is_running(tree: Tree) -> bool:
-    """Whether this part of a tree is running statistics."""
-    return isinstance(tree, Running)
-
-
 def _real(tree: Tree) -> list[Array]:
     return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
 
 
 def _row_bytes(tree: Tree) -> int:
     return sum(x.size // x.shape[0] * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-
-def _scale(weight: Array, x: Array) -> Array:
-    return weight.reshape(-1, *[1] * (x.ndim - 1)) * x

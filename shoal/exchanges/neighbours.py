@@ -1,8 +1,9 @@
 """Neighbours' policies as a penalty: frozen snapshots, evaluated once per rollout."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +14,83 @@ from shoal.errors import ShoalError
 from shoal.exchanges import topology
 from shoal.exchanges.routing import ONE_DEVICE, Transport, make_take, take_dynamic
 from shoal.ops import trees
+from shoal.ops.dependence import used_arguments
 from shoal.ops.trees import ByDevice
-from shoal.types import Exchange, ExchangeState, Learner, LearnerState, PeerTargets, Rollout, Tree
-
-PolicyTerms: TypeAlias = Callable[[LearnerState, Tree], Tree]
-"""`Learner.policy_terms`."""
+from shoal.types import (
+    EnvSpec,
+    Exchange,
+    ExchangeState,
+    Learner,
+    LearnerState,
+    PeerTargets,
+    Rollout,
+    Tree,
+)
 
 
 class Snapshots(NamedTuple):
     """The policies that learners receive, one per edge of the graph, on the receiver's device."""
 
-    params: Tree  # (M, ...)
-    statistics: Tree  # (M, ...)
+    params: Tree  # (M, ...) None for what the policy does not read
+    statistics: Tree  # (M, ...) None for what the policy does not read
     target: Array  # (M,) int32: the receiver
     weight: Array  # (M,) W_ij; 0 until the two learners have met
 
 
+class Counters(NamedTuple):
+    """Named, because checkpoints of version 0.1 do not have them."""
+
+    rounds: Array  # (L,) int32
+
+
+@dataclass(frozen=True)
+class PolicyInputs:
+    """What `Learner.policy_terms` reads of a learner: a part of (params, statistics)."""
+
+    terms: Callable[[Tree, Tree, Tree], Tree]
+    """(params, statistics, obs) -> `policy_terms`."""
+    shapes: Tree
+    """(params, statistics) of one learner."""
+    is_read: Tree
+    """True or False for each of their leaves."""
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of one learner's part."""
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.take(*self.shapes)))
+
+    def take(self, params: Tree, statistics: Tree) -> tuple[Tree, Tree]:
+        """The part: other leaves are None."""
+        return jax.tree.map(lambda read, x: x if read else None, self.is_read, (params, statistics))
+
+    def evaluate(self, params: Tree, statistics: Tree, obs: Tree) -> Tree:
+        """`policy_terms` from the part; the compiler removes the zeros in place of the other leaves."""
+        fill = lambda like, x: jnp.zeros(like.shape, like.dtype) if x is None else x
+        params, statistics = jax.tree.map(fill, self.shapes, (params, statistics))
+        return self.terms(params, statistics, obs)
+
+
+def policy_inputs(learner: Learner, spec: EnvSpec) -> PolicyInputs:
+    """What a learner's policy reads, found by tracing it; raises where it has no `policy_terms`."""
+    policy_terms = learner.policy_terms
+    if policy_terms is None:
+        raise ShoalError(
+            "neighbours' policies cannot be a penalty for this learner: its policy cannot be evaluated at "
+            "single observations (a recurrent one needs the earlier ones)"
+        )
+
+    def terms(params: Tree, statistics: Tree, obs: Tree) -> Tree:
+        return policy_terms(LearnerState(params, statistics, (), (), ()), obs)
+
+    state = jax.eval_shape(learner.init, jax.random.key(0))
+    shaped = lambda box: jax.ShapeDtypeStruct((1, 1, *spec.agent_axis, *box.shape), box.dtype)
+    obs = jax.tree.map(shaped, spec.observation)
+    params, statistics, _ = used_arguments(terms, state.params, state.statistics, obs)
+    return PolicyInputs(terms, (state.params, state.statistics), (params, statistics))
+
+
 def neighbours(
-    learner: Learner, matrix: np.ndarray, transport: Transport = ONE_DEVICE, group: int = 4
+    learner: Learner, spec: EnvSpec, matrix: np.ndarray, transport: Transport = ONE_DEVICE, group: int = 4
 ) -> Exchange:
     """Learner i receives learner j's policy with weight W_ij; `update` reads it in `rollout.peer_targets`.
 
@@ -40,13 +100,14 @@ def neighbours(
     laid_out = topology.by_device(matrix, transport.num_devices)
     take = make_take(laid_out.sources, len(matrix), transport)
     draw = lambda key: jnp.asarray(laid_out.sources)
+    policy = policy_inputs(learner, spec)
     return _neighbours(
-        learner, laid_out, len(matrix), transport, group, draw, lambda rows, sources: take(rows)
+        policy, laid_out, len(matrix), transport, group, draw, lambda rows, sources: take(rows)
     )
 
 
 def neighbours_in_pairs(
-    learner: Learner, num_learners: int, transport: Transport = ONE_DEVICE, group: int = 4
+    learner: Learner, spec: EnvSpec, num_learners: int, transport: Transport = ONE_DEVICE, group: int = 4
 ) -> Exchange:
     """Each learner receives the policy of one other, drawn anew at each meeting, with weight 1."""
     learners = np.arange(num_learners, dtype=np.int32)
@@ -59,12 +120,13 @@ def neighbours_in_pairs(
         other = jnp.where(other < num_learners, other, 0)  # the last of an odd number receives from the first
         return jnp.zeros_like(order).at[order].set(order[other])
 
+    policy = policy_inputs(learner, spec)
     take = partial(take_dynamic, most=num_learners, transport=transport)
-    return _neighbours(learner, laid_out, num_learners, transport, group, partners, take)
+    return _neighbours(policy, laid_out, num_learners, transport, group, partners, take)
 
 
 def _neighbours(
-    learner: Learner,
+    policy: PolicyInputs,
     laid_out: topology.Edges,
     num_learners: int,
     transport: Transport,
@@ -72,12 +134,6 @@ def _neighbours(
     draw_sources: Callable[[Array], Array],
     take: Callable[[Tree, Array], Tree],
 ) -> Exchange:
-    policy_terms = learner.policy_terms
-    if policy_terms is None:
-        raise ShoalError(
-            "neighbours' policies cannot be a penalty for this learner: its policy cannot be evaluated at "
-            "single observations (a recurrent one needs the earlier ones)"
-        )
     local, weights = laid_out.targets, laid_out.weights
     num = transport.num_devices
     first = np.repeat(np.arange(num) * (num_learners // num), len(local) // num)
@@ -86,33 +142,36 @@ def _neighbours(
 
     def init(cohort: LearnerState):
         own = make_take(receivers, num_learners, transport)
-        params, statistics = own((cohort.params, cohort.statistics))
+        params, statistics = own(policy.take(cohort.params, cohort.statistics))
         snapshots = Snapshots(params, statistics, jnp.asarray(receivers), jnp.zeros(len(local)))
-        sent = jnp.zeros(num_learners, jnp.float32)
-        return ExchangeState((ByDevice(snapshots, slots), sent)), cohort
+        sent, rounds = jnp.zeros(num_learners, jnp.float32), jnp.zeros(num_learners, jnp.int32)
+        return ExchangeState((ByDevice(snapshots, slots), sent, Counters(rounds))), cohort
 
-    def meet(key: Array, present: Array) -> tuple[Array, Array, Array]:
-        """Each edge's sender and whether the two meet, (M,); the messages that each learner sends, (L,)."""
+    def meet(key: Array, present: Array) -> tuple[Array, Array, Array, Array]:
+        """Each edge's sender and whether the two meet, (M,).
+
+        Of each learner, the messages it sends, and whether it sends or receives any, (L,).
+        """
         sources = draw_sources(key)
         met = present[sources] & present[receivers] & (weights > 0)
-        return sources, met, jnp.zeros(num_learners).at[sources].add(met & (sources != receivers))
+        moved = met & (sources != receivers)
+        takes_part = jnp.zeros(num_learners, bool).at[sources].max(moved).at[receivers].max(moved)
+        return sources, met, jnp.zeros(num_learners).at[sources].add(moved), takes_part
 
     def apply(key, state, cohort, scores):
-        before, sent = state.per_learner
-        sources, met, times = transport.replicated(meet)(key, scores.present)
-        params, statistics = take((cohort.params, cohort.statistics), sources)
+        before, sent, (rounds,) = state.per_learner
+        sources, met, times, takes_part = transport.replicated(meet)(key, scores.present)
+        params, statistics = take(policy.take(cohort.params, cohort.statistics), sources)
         fresh = Snapshots(params, statistics, before.rows.target, jnp.asarray(weights))
-        size = 4 * (trees.size(cohort.params) + trees.size(cohort.statistics)) // num_learners
-        sent = sent + size * times
         snapshots = ByDevice(trees.where_rows(met, fresh, before.rows), slots)
-        return ExchangeState((snapshots, sent)), cohort, {"exchange/bytes": sent}
+        sent, rounds = sent + policy.num_bytes * times, rounds + takes_part
+        metrics = {"exchange/bytes": sent, "exchange/rounds": jnp.float32(rounds)}
+        return ExchangeState((snapshots, sent, Counters(rounds))), cohort, metrics
 
-    return Exchange(init, apply, partial(add_peer_targets, policy_terms, group))
+    return Exchange(init, apply, partial(add_peer_targets, policy, group))
 
 
-def add_peer_targets(
-    policy_terms: PolicyTerms, group: int, state: ExchangeState, rollout: Rollout
-) -> Rollout:
+def add_peer_targets(policy: PolicyInputs, group: int, state: ExchangeState, rollout: Rollout) -> Rollout:
     """sum_j w_ij policy_terms_j(obs_i) for every learner i of a device; rollout (T, L, E, ...)."""
     snapshots = state.per_learner[0].rows
     num_learners = rollout.reward.shape[1]
@@ -120,8 +179,8 @@ def add_peer_targets(
     obs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), rollout.obs)  # (L, T, E, ...)
 
     def edge(params, statistics, target, weight):
-        state = LearnerState(params, statistics, (), (), ())
-        return jax.tree.map(lambda x: weight * x, policy_terms(state, trees.take(obs, target)))  # (T, E, ...)
+        terms = policy.evaluate(params, statistics, trees.take(obs, target))  # (T, E, ...)
+        return jax.tree.map(lambda x: weight * x, terms)
 
     edges = trees.vmap_in_groups(_group_for(snapshots, group), edge, (0, 0, 0, 0))
     terms = edges(*snapshots)  # (M, T, E, ...)

@@ -263,14 +263,19 @@ def _restore(stored: dict[str, dict], like: Tree, data: Path) -> Tree:
     stored = {current_name(name): leaf for name, leaf in stored.items()}
     wanted = _named_leaves(like)
     parts = {name.split("/")[0] for name in wanted}
+    surplus = {name for name in stored if name.split("/")[0] in parts} - wanted.keys()
+    added = {name for name in wanted.keys() - stored.keys() if ADDED.match(name)}
     for difference, names in (
-        ("lacks", wanted.keys() - stored.keys()),
-        ("has", {name for name in stored if name.split("/")[0] in parts} - wanted.keys()),
+        ("lacks", wanted.keys() - stored.keys() - added),
+        ("has", {name for name in surplus if not DROPPED.match(name)}),
     ):
         if names:
             listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
             raise ShoalError(f"{data} does not fit this run: it {difference} {listed}; {_MISFIT}")
-    leaves = [_restore_leaf(name, stored[name], leaf, data) for name, leaf in wanted.items()]
+    leaves = [
+        np.zeros(leaf.shape, leaf.dtype) if name in added else _restore_leaf(name, stored[name], leaf, data)
+        for name, leaf in wanted.items()
+    ]
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(like), leaves)
 
 

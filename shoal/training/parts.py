@@ -56,7 +56,8 @@ def make_exchange_for(config: TrainConfig, learner: Learner, mesh: Mesh, group: 
     if config.algo.prox_coef and config.parts and "encoder" in part_names(state.params) - config.parts:
         raise ShoalError("prox_coef stays near what was received: exchange the encoder, too")
     anchored = config.algo.prox_coef > 0
-    context = ExchangeContext(config.learners, learner, config.seed, mesh, group, config.priors, anchored)
+    priors = config.priors
+    context = ExchangeContext(config.learners, learner, spec, config.seed, mesh, group, priors, anchored)
     exchange = make_exchange(config.exchanges, context)
     if not config.hyper_plan:
         return exchange

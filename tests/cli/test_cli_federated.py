@@ -72,7 +72,7 @@ def test_what_the_learners_have_in_common_is_in_the_metrics(federation):
     assert not paid[:, 2].any()  # learner 2 listens to nobody
     assert (paid[2:, [0, 1]] > 0).all()
     sent = table["exchange/bytes"].reshape(4, 4)
-    policy = 4 * (4 * 4 + 4 + 4 * 2 + 2 + 4 * 4 + 4 + 4 + 1 + 3)  # actor, critic, statistics of returns
+    policy = 4 * (4 * 4 + 4 + 4 * 2 + 2)  # the actor; no critic and no statistics of returns
     assert sent.tolist() == [[0] * 4, *[[policy, policy, policy, 0]] * 2, [2 * policy] * 3 + [0]]
     assert (table["disagreement/params"] > 0).all()
     assert np.isfinite(table["disagreement/policy"]).all()

@@ -22,7 +22,8 @@ from shoal.types import ExchangeState, LearnerState, Scores
 
 NUM = 8
 CONFIG = PPOConfig(hidden=(7, 5), num_envs=2, norm_obs=True)
-LEARNER = ppo(CONFIG, make("jax:CartPole-v1").spec, LearnerContext(10))
+SPEC = make("jax:CartPole-v1").spec
+LEARNER = ppo(CONFIG, SPEC, LearnerContext(10))
 SELECTING = {"local_updates": 1, "min_episodes": 1}
 RING = (ExchangeConfig("gossip", 1),)
 GOSSIP = (
@@ -93,7 +94,7 @@ class Federation:
     def __init__(self, configs: tuple[ExchangeConfig, ...], num_devices: int):
         mesh = mesh_of(num_devices)
         priors = read_priors(CONFIG.evolved)
-        exchange = make_exchange(configs, ExchangeContext(NUM, LEARNER, mesh=mesh, priors=priors))
+        exchange = make_exchange(configs, ExchangeContext(NUM, LEARNER, SPEC, mesh=mesh, priors=priors))
         self.divided, whole = NamedSharding(mesh, BY_LEARNER), NamedSharding(mesh, REPLICATED)
         self.placed = ExchangeState(self.divided, whole)
         self.init = jax.jit(exchange.init, out_shardings=(self.placed, self.divided))

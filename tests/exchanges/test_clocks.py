@@ -39,7 +39,7 @@ def apart(tree):
 
 def test_each_part_meets_at_its_own_clock():
     exchange = make_exchange(
-        (ExchangeConfig("average", parts=PARTS, common_start=False),), ExchangeContext(3, learner())
+        (ExchangeConfig("average", parts=PARTS, common_start=False),), ExchangeContext(3, learner(), SPEC)
     )
     state, now = jax.device_get(jax.jit(exchange.init)(cohort()))
     apply, rounds = jax.jit(exchange.apply), []
@@ -57,7 +57,7 @@ def test_each_part_meets_at_its_own_clock():
 def test_an_anchor_keeps_the_part_that_did_not_meet():
     exchange = make_exchange(
         (ExchangeConfig("average", parts=("critic:1", "actor:2"), common_start=False),),
-        ExchangeContext(3, learner(0.1), anchored=True),
+        ExchangeContext(3, learner(0.1), SPEC, anchored=True),
     )
     state, now = jax.device_get(jax.jit(exchange.init)(cohort(0.1)))
     apply = jax.jit(exchange.apply)

@@ -25,6 +25,7 @@ from tests.exchanges.meetings import drawn, made_up
 NUM_LEARNERS = 6
 MESH = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
 KEY = jax.random.key(11)
+SPEC = make("CartPole-v1").spec
 ROBUST = ("median", "trimmed-mean", "krum", "multi-krum", "geometric-median")
 MATRIX = {"comm_matrix": {str(i): {str((i + 1) % 6): 3.0, str((i + 2) % 6): 1.0} for i in range(6)}}
 
@@ -126,7 +127,7 @@ class Case(NamedTuple):
 @cache
 def learner(anchored):
     config = PPOConfig(hidden=(3,), num_envs=2, norm_obs=True, prox_coef=0.1 if anchored else 0.0)
-    return ppo(config, make("CartPole-v1").spec, LearnerContext(10))
+    return ppo(config, SPEC, LearnerContext(10))
 
 
 @cache
@@ -147,7 +148,7 @@ def case(name):
     """The exchange after its start and two meetings, so that it has something to remember."""
     configs, anchored = CASES[name]
     exchange = make_exchange(
-        configs, ExchangeContext(NUM_LEARNERS, learner(anchored), mesh=MESH, anchored=anchored)
+        configs, ExchangeContext(NUM_LEARNERS, learner(anchored), SPEC, mesh=MESH, anchored=anchored)
     )
     state, cohort = jax.device_get(jax.jit(exchange.init)(fresh(anchored)))
     for round in range(2):

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from shoal.exchanges import mixing, robust, topology
-from shoal.exchanges.mixing import average, from_server, gossip, gossip_in_pairs, mix
+from shoal.exchanges.mixing import average, gossip, gossip_in_pairs, mix
+from shoal.exchanges.mixing_rules import from_server
 from shoal.exchanges.products import linear
 from shoal.ops.statistics import Running, merge, variance
 from tests.exchanges.meetings import Federation, cohort_of, met, rows

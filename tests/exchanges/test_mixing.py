@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.exchanges import mixing, topology
+from shoal.exchanges import mixing_rules, topology
 from shoal.exchanges.builders import server_optimiser
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.mixing import average, gossip, gossip_in_pairs, mix, weigh
@@ -256,6 +256,6 @@ def test_a_server_of_step_one_without_momentum_is_the_average():
 
 
 def test_gossip_has_no_server():
-    for rule in (mixing.from_partner(), mixing.from_neighbours(np.eye(2))):
+    for rule in (mixing_rules.from_partner(), mixing_rules.from_neighbours(np.eye(2))):
         with pytest.raises(ShoalError, match="a server optimiser needs a server"):
             mix(rule, server=optax.sgd(1.0))

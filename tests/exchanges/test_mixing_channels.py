@@ -6,8 +6,10 @@ import pytest
 
 from shoal.exchanges import channels, robust, topology
 from shoal.exchanges.builders import make_channel
+from shoal.exchanges.channels import Channel
 from shoal.exchanges.config import ExchangeConfig
-from shoal.exchanges.mixing import Channel, average, from_server, gossip, gossip_in_pairs, mix
+from shoal.exchanges.mixing import average, gossip, gossip_in_pairs, mix
+from shoal.exchanges.mixing_rules import from_server
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
 from tests.exchanges.meetings import KEY, Federation, cohort_of, met, random_rows, rows, scores

@@ -12,13 +12,17 @@ from shoal.distributed import mesh
 from shoal.errors import ShoalError
 from shoal.exchanges import topology
 from shoal.exchanges.builders import penalty_weights
-from shoal.exchanges.combinators import every, participate
+from shoal.exchanges.combinators import every, part_names, participate
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
-from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs
+from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs, policy_inputs
 from shoal.exchanges.registry import make_exchange
 from shoal.exchanges.routing import ONE_DEVICE, Transport
 from shoal.learners.context import LearnerContext
+from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig, ppo
+from shoal.learners.registry import make_registered
+from shoal.learners.sac import SACConfig
+from shoal.learners.td3 import TD3Config
 from shoal.ops import trees
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
@@ -28,6 +32,8 @@ from tests.exchanges.meetings import made_up, scores
 T, E, SIZE = 3, 2, 4
 KEY = jax.random.key(0)
 SPEC = EnvSpec("two choices", "jax", Box((3,)), Discrete(2))
+SPECS = {"discrete": SPEC, "continuous": EnvSpec("a lever", "jax", Box((3,)), Box((1,), -1.0, 1.0))}
+TOY_SPEC = EnvSpec("toy", "jax", Box((SIZE,)), Discrete(2))
 # Learner 0 hears 1 (twice as much) and 3, 1 hears 0 and itself, 2 nobody, 3 only 0; 2 is heard by nobody.
 DIRECTED = np.float32([[0, 2, 0, 1], [3, 0.5, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
 
@@ -42,7 +48,11 @@ def silent(*_):
     raise AssertionError("not asked")
 
 
-TOY = Learner(silent, silent, silent, silent, says)
+def begin(key):
+    return trees.take(cohort_of(1), 0)
+
+
+TOY = Learner(begin, silent, silent, silent, says)
 
 
 def cohort_of(num, seed=0):
@@ -131,7 +141,7 @@ def test_a_ppo_learners_advice_is_a_loop_too(kind):
     """With observations standardised by the statistics of the one who is asked."""
     learner, cohort = ppos(kind)
     matrix = DIRECTED[:3, :3] + np.float32(np.eye(3))
-    exchange = neighbours(learner, matrix)
+    exchange = neighbours(learner, SPECS[kind], matrix)
     rollout = rollout_of(3, size=3)
     (given,) = heard(exchange, met(exchange, cohort), rollout)
     assert_heard(given, by_loop(learner, matrix, cohort, rollout), atol=1e-4)
@@ -143,10 +153,9 @@ def test_a_ppo_learners_advice_is_a_loop_too(kind):
 @cache
 def ppos(kind="discrete"):
     """Three learners whose networks and whose moments of observations differ."""
-    spec = SPEC if kind == "discrete" else EnvSpec("a lever", "jax", Box((3,)), Box((1,), -1.0, 1.0))
     learner = ppo(
         PPOConfig(num_envs=E, num_steps=T, num_minibatches=1, hidden=(4,), norm_obs=True),
-        spec,
+        SPECS[kind],
         LearnerContext(5),
     )
     cohort = made_up(learner, 3)
@@ -249,6 +258,50 @@ def test_bytes_are_counted_where_a_policy_leaves():
     assert metrics["exchange/bytes"].tolist() == [96.0, 32.0, 0.0, 64.0]
 
 
+def test_rounds_are_the_meetings_with_others():
+    """Learner 2 has no neighbours; one's own policy is no meeting."""
+    for matrix, rounds in ((DIRECTED, [1, 1, 0, 1]), (np.eye(4), [0, 0, 0, 0])):
+        exchange = neighbours(TOY, TOY_SPEC, matrix)
+        state, _ = exchange.init(cohort_of(4))
+        state, _, metrics = exchange.apply(KEY, state, cohort_of(4), everyone(4))
+        assert metrics["exchange/rounds"].tolist() == rounds
+        _, _, metrics = exchange.apply(KEY, state, cohort_of(4), everyone(4, absent=[1]))
+        assert metrics["exchange/rounds"].tolist() == [2 * rounds[0], rounds[1], 0, 2 * rounds[3]]
+
+
+PPO = PPOConfig(num_envs=2, num_steps=2, hidden=(4,))
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "parts", "moments"),
+    [
+        (PPO, "discrete", {"actor"}, False),
+        (with_settings(PPO, norm_obs=True), "discrete", {"actor"}, True),
+        (with_settings(PPO, curiosity=True), "continuous", {"actor", "log_std"}, False),
+        (TD3Config(hidden=(4,), norm_obs=True), "continuous", {"actor"}, True),
+        (SACConfig(hidden=(4,)), "continuous", {"actor"}, False),
+        (DQNConfig(hidden=(4,)), "discrete", {"critic"}, False),
+    ],
+)
+def test_a_snapshot_is_what_the_policy_reads(config, kind, parts, moments):
+    """No critic beside an actor, no target, no curiosity; moments where observations are standardised."""
+    policy = policy_inputs(make_registered(config, SPECS[kind], LearnerContext(5)), SPECS[kind])
+    params, statistics = policy.take(*policy.shapes)
+    assert part_names(params) == parts
+    read = sorted(leaf.shape for leaf in jax.tree.leaves(statistics))
+    assert read == ([(), (3,), (3,)] if moments else [])
+    assert policy.num_bytes == 4 * trees.size((params, statistics))
+
+
+def test_every_part_that_a_policy_reads_matters():
+    """Terms from the part are those of the whole state, to the bit."""
+    learner, cohort = ppos()
+    state, obs = trees.take(cohort, 1), rollout_of(3, size=3).obs[:, 0]
+    policy = policy_inputs(learner, SPEC)
+    given = policy.evaluate(*policy.take(state.params, state.statistics), obs)
+    jax.tree.map(np.testing.assert_array_equal, given, learner.policy_terms(state, obs))
+
+
 @pytest.mark.parametrize("num", [6, 5])
 def test_pairs_are_drawn_anew(num):
     """Everybody hears one other; of an even number, the one that hears it."""
@@ -272,7 +325,7 @@ def test_pairs_are_drawn_anew(num):
 def test_the_update_leaves_the_policies_it_heard_alone():
     """No gradient reaches a neighbour: opinions are data by the time a learner learns."""
     learner, cohort = ppos()
-    exchange = neighbours(learner, topology.complete(3))
+    exchange = neighbours(learner, SPEC, topology.complete(3))
     state = met(exchange, cohort)
 
     @jax.jit
@@ -308,7 +361,7 @@ def test_the_update_leaves_the_policies_it_heard_alone():
 )
 def test_a_topology_gives_the_mean_and_a_file_its_own_weights(settings, matrix):
     config = with_settings(ExchangeConfig(exchange="neighbours"), **settings)
-    np.testing.assert_array_equal(penalty_weights(config, ExchangeContext(4, TOY)), matrix)
+    np.testing.assert_array_equal(penalty_weights(config, ExchangeContext(4, TOY, TOY_SPEC)), matrix)
 
 
 def test_a_penalty_beside_averaging_holds_a_learner_near_what_it_received():
@@ -332,7 +385,7 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
         "share_statistics": False,
     }
     exchange = make_exchange(
-        (with_settings(ExchangeConfig(average_weights=True), **settings),), ExchangeContext(4, TOY)
+        (with_settings(ExchangeConfig(average_weights=True), **settings),), ExchangeContext(4, TOY, TOY_SPEC)
     )
     cohort = cohort_of(4, seed=5)
     state, mixed, _ = after(exchange, begun(exchange, cohort_of(4)), cohort)
@@ -357,7 +410,8 @@ def test_two_exchanges_give_two_pieces_of_advice():
     peer_targets = heard(exchange, met(exchange, cohort), rollout_of(4))
     for given, config in zip(peer_targets, configs, strict=True):
         assert_heard(
-            given, by_loop(TOY, penalty_weights(config, ExchangeContext(4, TOY)), cohort, rollout_of(4))
+            given,
+            by_loop(TOY, penalty_weights(config, ExchangeContext(4, TOY, TOY_SPEC)), cohort, rollout_of(4)),
         )
 
 
@@ -375,4 +429,4 @@ def test_an_anchor_is_what_those_who_came_hold_now():
 
 def test_a_learner_without_opinions_cannot_be_a_neighbour():
     with pytest.raises(ShoalError, match="cannot be evaluated at single"):
-        neighbours(TOY._replace(policy_terms=None), DIRECTED)
+        neighbours(TOY._replace(policy_terms=None), TOY_SPEC, DIRECTED)

@@ -233,7 +233,7 @@ def test_what_the_learners_do_not_fit_is_refused(exchange, message):
 
     def begin(cohort):
         config = with_settings(ExchangeConfig(), **exchange)
-        return make_exchange((config,), ExchangeContext(4, learner)).init(cohort)
+        return make_exchange((config,), ExchangeContext(4, learner, spec)).init(cohort)
 
     with pytest.raises(ShoalError, match=message):
         jax.eval_shape(begin, cohort)
@@ -358,5 +358,6 @@ def test_learners_near_what_they_received_received_their_encoder_too():
     config = replace(PLAIN, algo=PPOConfig(**SMALL, prox_coef=0.1), exchanges=(parts,))
     mesh = make_mesh(PLAIN.learners)
     with pytest.raises(ShoalError, match="exchange the encoder, too"):
-        make_exchange_for(config, ppo(config.algo, picture, LearnerContext(1)), mesh, 1)
-    assert make_exchange_for(config, ppo(config.algo, make("CartPole-v1").spec, LearnerContext(1)), mesh, 1)
+        make_exchange_for(config, ppo(config.algo, picture, LearnerContext(1)), picture, mesh, 1)
+    vector = make("CartPole-v1").spec
+    assert make_exchange_for(config, ppo(config.algo, vector, LearnerContext(1)), vector, mesh, 1)
