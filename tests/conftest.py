@@ -11,7 +11,7 @@ import jax
 import pytest
 
 OLDER = " --xla_cpu_use_fusion_emitters=false" if jax.__version_info__ < (0, 11, 1) else ""  # unknown later
-HASTE = "--xla_backend_optimization_level=0" + OLDER
+HASTE = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1" + OLDER
 """Most of the time of most tests is compiling: this more than halves it. The processes they start inherit it.
 
 XLA_FLAGS=--xla_backend_optimization_level=3 has programs compiled as they are for users.

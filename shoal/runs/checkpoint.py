@@ -58,6 +58,10 @@ RENAMED = (
     (r"/owed(?=/|$)", "/residual"),
 )
 """Leaves that version 0.1 named differently, as patterns applied one after the other."""
+DROPPED = re.compile(r"^exchange/per_learner/(\d+/)*(params|statistics)/")
+"""Leaves that version 0.1 saved and that are no longer read: what a neighbour's policy does not need."""
+ADDED = re.compile(r"^exchange/per_learner/(.*/)?rounds$")
+"""Counters that version 0.1 did not save: they begin at 0."""
 
 _ALL_DAMAGED = "every checkpoint in {} is damaged; bring back a copy, or start over with --clobber"
 _MISFIT = "run it with the settings it was saved with, or start over with --clobber"

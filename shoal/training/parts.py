@@ -49,7 +49,9 @@ def make_learner(
     return maker(spec, context) if maker else make_registered(config.algo, spec, context)
 
 
-def make_exchange_for(config: TrainConfig, learner: Learner, mesh: Mesh, group: int) -> Exchange:
+def make_exchange_for(
+    config: TrainConfig, learner: Learner, spec: EnvSpec, mesh: Mesh, group: int
+) -> Exchange:
     """The exchange of a run."""
     state = jax.eval_shape(learner.init, jax.random.key(0))
     check_names(config.evolving, state.hypers)

@@ -125,7 +125,7 @@ def make_parts(
     independent = made.grouped and not config.shares_gradients
     on_device = config.learners // devices.shape["learners"]
     group = group_size(devices, config.learners) if independent else on_device
-    exchange = exchange or make_exchange_for(config, made, devices, group)
+    exchange = exchange or make_exchange_for(config, made, recipe.spec, devices, group)
     seeds = to_device_order(env_seeds(config, start), devices)
     env = recipe.build(local_envs(seeds, devices), False)
     if config.hard_resets and env.restart is None:

@@ -244,7 +244,9 @@ def test_compiled_and_not_are_the_same(name):
     """On one device: uncompiled, every operation on every device is called by Python."""
     configs, anchored = CASES[name]
     _, state, cohort = case(name)
-    exchange = make_exchange(configs, ExchangeContext(NUM_LEARNERS, learner(anchored), anchored=anchored))
+    exchange = make_exchange(
+        configs, ExchangeContext(NUM_LEARNERS, learner(anchored), SPEC, anchored=anchored)
+    )
     state = trees.unpack(trees.pack(state), jax.jit(exchange.init)(cohort)[0])
     with jax.disable_jit():
         plain = exchange.apply(KEY, state, cohort, scores())
@@ -342,7 +344,9 @@ def rollout_of(num_learners) -> Tree:
 
 def test_anchored_learners_begin_near_the_common_start():
     configs, anchored = CASES["average, anchored"]
-    exchange = make_exchange(configs, ExchangeContext(NUM_LEARNERS, learner(anchored), anchored=anchored))
+    exchange = make_exchange(
+        configs, ExchangeContext(NUM_LEARNERS, learner(anchored), SPEC, anchored=anchored)
+    )
     _, begun = jax.jit(exchange.init)(fresh(anchored))
     assert bits(begun.anchor) == bits(begun.params)
 

@@ -122,14 +122,14 @@ def heard(exchange, state, rollout):
     return jax.device_get(compiled(exchange).add_peer_targets(state, rollout).peer_targets)
 
 
-HEARS = neighbours(TOY, DIRECTED)
+HEARS = neighbours(TOY, TOY_SPEC, DIRECTED)
 
 
 @pytest.mark.parametrize("group", [1, 2, 4])
 def test_advice_is_a_loop_over_the_edges(group):
     """Directed edges, a self edge, a learner that nobody advises; however many are asked at a time."""
     cohort, rollout = cohort_of(4), rollout_of(4)
-    exchange = neighbours(TOY, DIRECTED, group=group)
+    exchange = neighbours(TOY, TOY_SPEC, DIRECTED, group=group)
     (given,) = heard(exchange, met(exchange, cohort), rollout)
     assert_heard(given, by_loop(TOY, DIRECTED, cohort, rollout))
     assert not given.weight[:, 2].any()
@@ -219,7 +219,7 @@ def test_two_devices_say_what_one_says(matrix):
     num, matrix = len(matrix), np.float32(matrix)
     cohort, rollout = cohort_of(num), rollout_of(num)
     devices = Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data"))
-    one, two = neighbours(TOY, matrix), neighbours(TOY, matrix, Transport(devices))
+    one, two = neighbours(TOY, TOY_SPEC, matrix), neighbours(TOY, TOY_SPEC, matrix, Transport(devices))
     (alone,) = heard(one, met(one, cohort), rollout)
 
     def add_peer_targets(
@@ -242,10 +242,10 @@ def test_a_star_of_sixteen_keeps_thirty_policies():
     cohort = cohort_of(16)
     two = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data")))
     for transport, rows in ((ONE_DEVICE, 30), (two, 2 * (15 + 7))):  # the hub's device has the longer share
-        state, _ = jax.eval_shape(neighbours(TOY, topology.star(16), transport).init, cohort)
+        state, _ = jax.eval_shape(neighbours(TOY, TOY_SPEC, topology.star(16), transport).init, cohort)
         snapshots, _ = state.per_learner
         assert {leaf.shape[0] for leaf in jax.tree.leaves(snapshots)} == {rows}
-    state, _ = jax.eval_shape(neighbours_in_pairs(TOY, 16).init, cohort)
+    state, _ = jax.eval_shape(neighbours_in_pairs(TOY, TOY_SPEC, 16).init, cohort)
     assert state.per_learner[0].rows.target.shape == (16,)
 
 
@@ -305,7 +305,7 @@ def test_every_part_that_a_policy_reads_matters():
 @pytest.mark.parametrize("num", [6, 5])
 def test_pairs_are_drawn_anew(num):
     """Everybody hears one other; of an even number, the one that hears it."""
-    exchange, cohort = neighbours_in_pairs(TOY, num), cohort_of(num)
+    exchange, cohort = neighbours_in_pairs(TOY, TOY_SPEC, num), cohort_of(num)
     state = begun(exchange, cohort)
     assert not heard(exchange, state, rollout_of(num))[0].weight.any()
     seen = set()
@@ -369,7 +369,7 @@ def test_a_penalty_beside_averaging_holds_a_learner_near_what_it_received():
     config = ExchangeConfig(
         exchange="average", local_updates=1, use_comm_penalty=True, share_statistics=False
     )
-    exchange, cohort = make_exchange((config,), ExchangeContext(4, TOY)), cohort_of(4)
+    exchange, cohort = make_exchange((config,), ExchangeContext(4, TOY, TOY_SPEC)), cohort_of(4)
     state, cohort = begun(exchange, cohort), cohort_of(4, seed=5)
     state, mixed, _ = after(exchange, state, cohort)
     np.testing.assert_allclose(mixed.params["w"], np.tile(cohort.params["w"].mean(0), (4, 1)), rtol=1e-5)
@@ -397,7 +397,7 @@ def test_neighbours_that_average_too_are_heard_after_averaging():
 
 def test_some_of_them_meet():
     """With a participation of one half, edges between the two who came are fresh, and no others."""
-    exchange = participate(0.5, neighbours(TOY, topology.complete(4)))
+    exchange = participate(0.5, neighbours(TOY, TOY_SPEC, topology.complete(4)))
     state, _, metrics = after(exchange, begun(exchange, cohort_of(4)), cohort_of(4))
     (given,) = heard(exchange, state, rollout_of(4))
     assert sorted(given.weight[0, :, 0].tolist()) == [0.0, 0.0, 1.0, 1.0]
@@ -406,7 +406,7 @@ def test_some_of_them_meet():
 
 def test_two_exchanges_give_two_pieces_of_advice():
     configs = [ExchangeConfig(exchange="neighbours", local_updates=1, topology=t) for t in ("ring", "star")]
-    exchange, cohort = make_exchange(tuple(configs), ExchangeContext(4, TOY)), cohort_of(4)
+    exchange, cohort = make_exchange(tuple(configs), ExchangeContext(4, TOY, TOY_SPEC)), cohort_of(4)
     peer_targets = heard(exchange, met(exchange, cohort), rollout_of(4))
     for given, config in zip(peer_targets, configs, strict=True):
         assert_heard(

@@ -106,7 +106,7 @@ def meeting(num_updates, learning_rate):
     settings = SETTINGS | {"optimiser": "sgd", "gradient_steps": 1, "learning_rate": learning_rate}
     config = TD3Config(**settings, actor_learning_rate=0.2)
     setup, one = TD3Setup(config, SPEC, 2), td3.td3(config, SPEC)
-    exchange = make_exchange((CRITICS, ACTORS), ExchangeContext(NUM, one))
+    exchange = make_exchange((CRITICS, ACTORS), ExchangeContext(NUM, one, SPEC))
     alone = drawn_by_numpy(one.init)(KEY)
     memory, cohort = jax.device_get(jax.jit(exchange.init)(stack([alone] * NUM)))
 

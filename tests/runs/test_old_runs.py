@@ -18,7 +18,10 @@ BYTES = {"exchange/per_learner/0/0/0/1", "exchange/per_learner/0/1/exchange/byte
 """What neighbours have sent: fewer bytes than in version 0.1, which sent critics too."""
 
 
-@pytest.fixture(scope="module", params=["gossip", pytest.param("td3", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=["neighbours", *(pytest.param(k, marks=pytest.mark.slow) for k in ("gossip", "td3"))],
+)
 def old_run(request, tmp_path_factory):
     """Four learners that gossip, compressed; four with neighbours' policies; TD3 with its replay."""
     folder = tmp_path_factory.mktemp(request.param)
