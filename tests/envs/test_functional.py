@@ -149,7 +149,7 @@ def test_plain_python_numbers_become_arrays_of_a_fixed_type():
 def test_an_environment_without_a_picture_says_so():
     env = build(counter())
     state, _ = env.reset(jax.random.split(jax.random.key(0), N), ())
-    with pytest.raises(ShoalError, match="counter has no picture"):
+    with pytest.raises(ShoalError, match="counter has no pictures; give its JaxEnv a `render`"):
         env.render(state, 0)
 
 
