@@ -18,7 +18,7 @@ def import_attribute(path: str) -> Any:
     module, _, name = path.partition(":")
     found = import_user_module(module, path)
     if name not in vars(found):
-        raise ShoalError(f"{path}: module {module} has no {name!r}")
+        raise ShoalError(f"{path}: module {module} has no {name!r}; write MODULE:NAME")
     return vars(found)[name]
 
 
@@ -31,7 +31,7 @@ def import_user_module(module: str, wanted_by: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise ShoalError(
-                f"{wanted_by}: module {module} needs {error.name}, which is not installed"
+                f"{wanted_by}: module {module} needs {error.name}, which is not installed; install it"
             ) from error
         raise ShoalError(f"{wanted_by}: no module {module!r} here or among the installed packages") from error
     except Exception as error:

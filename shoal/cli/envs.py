@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import tyro
 
+from shoal.cli.arguments import read_arguments
 from shoal.envs.registry import list_environments
 from shoal.errors import ShoalError
 
 
 @dataclass(frozen=True)
 class Envs:
-    """List environments and the suite that each name picks."""
+    """List environments and their suites; a name picks the first one, SUITE:NAME another."""
 
     pattern: tyro.conf.Positional[str] = ""
     """Part of a name, or a shell pattern."""
@@ -20,10 +21,13 @@ class Envs:
 
 def main(arguments: list[str]) -> int:
     """List environments."""
-    options = tyro.cli(Envs, prog="shoal envs", args=arguments)
+    options = read_arguments(Envs, "shoal envs", arguments)
     found = list_environments(options.pattern or None)
     if not found:
         raise ShoalError(f"no environment matches {options.pattern!r}; shoal envs lists them all")
-    for name, backend in found:
-        print(f"{name:<48} {backend}")
+    suites: dict[str, list[str]] = {}
+    for name, suite in found:
+        suites.setdefault(name, []).append(suite)
+    for name, prefixes in suites.items():
+        print(f"{name:<48} {', '.join(prefixes)}")
     return 0

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
 from shoal.cli import cache, show
+from shoal.cli.arguments import RunFolder, read_arguments
 from shoal.runs.run import load
 from shoal.training.evaluate import Evaluation
 
@@ -17,8 +16,8 @@ from shoal.training.evaluate import Evaluation
 class Eval:
     """Play whole episodes and print their returns; actions are greedy unless --sampled."""
 
-    run: tyro.conf.Positional[Path]
-    """A run's folder."""
+    run: RunFolder
+    """The folder of a run."""
     episodes: int = 100
     """Episodes per learner, each from its own start."""
     learner: str = "all"
@@ -43,7 +42,7 @@ class Eval:
 
 def main(arguments: list[str]) -> int:
     """Print the returns of a run's learners."""
-    options = tyro.cli(Eval, prog="shoal eval", args=arguments)
+    options = read_arguments(Eval, "shoal eval", arguments)
     cache.cache_compilations()
     if options.json:
         with show.stdout_to_stderr():

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import tyro
 
+from shoal.cli.arguments import read_arguments
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import EXCHANGES
@@ -118,10 +119,8 @@ def _parse(
         aliases += ["-h"] * (name == "help")
         config = tyro.conf.arg(name=name, help=flag.help, aliases=aliases)
         fields.append((name.replace(".", "__"), Annotated[flag.type, config], defaults[name]))
-    how = {"prog": "shoal train", "add_help": False, "registry": _registry()}
-    parsed = tyro.cli(
-        make_dataclass("Train", fields), args=arguments, return_unknown_args=return_unknown_args, **how
-    )
+    how = {"add_help": False, "registry": _registry(), "return_unknown_args": return_unknown_args}
+    parsed = read_arguments(make_dataclass("Train", fields), "shoal train", arguments, **how)
     by_name = lambda values: {name.replace("__", "."): value for name, value in vars(values).items()}
     return (by_name(parsed[0]), parsed[1]) if return_unknown_args else by_name(parsed)
 

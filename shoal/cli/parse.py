@@ -35,7 +35,7 @@ def read_run(env: str | None, start: Start, arguments: list[str]) -> tuple[Train
 def start_config(env: str | None, start: Start) -> TrainConfig:
     """The configuration of the file, the run to follow, or the preset."""
     if start.param_name and (start.config or start.follow or not start.preset):
-        raise ShoalError("--param-name begins from a preset; leave out --config, --follow and --no-preset")
+        raise ShoalError("--param-name starts from a preset; leave out --config, --follow and --no-preset")
     said: dict[str, Any] = read_settings(start.config) if start.config else {}
     if start.follow:
         from shoal.runs.run import follow_best
@@ -45,7 +45,7 @@ def start_config(env: str | None, start: Start) -> TrainConfig:
     env = env or said.get("env")
     algo = start.algo or said.get("algo", "ppo")
     if env is None:
-        raise ShoalError("which environment? e.g. shoal train CartPole-v1 (shoal envs lists them)")
+        raise ShoalError("no environment is given; try shoal train CartPole-v1 (shoal envs lists them)")
     if start.param_name:
         said = named_settings(env, start.param_name, algo)
     elif start.preset and not (start.config or start.follow):
@@ -71,5 +71,5 @@ def read_options(pairs: tuple[str, ...]) -> dict[str, Any]:
 
     split = [pair.partition("=") for pair in pairs]
     if any(not equals for _, equals, _ in split):
-        raise ShoalError("--env-options takes NAME=VALUE pairs, e.g. --env-options num_levels=200")
+        raise ShoalError(f"--env-options takes pairs such as num_levels=200, not {' '.join(pairs)}")
     return {name: yaml.safe_load(value) for name, _, value in split}

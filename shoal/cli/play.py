@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
 from shoal.cli import cache, show
-from shoal.runs.progress import score
+from shoal.cli.arguments import RunFolder, read_arguments
+from shoal.runs.progress import format_return
 from shoal.runs.run import load
 from shoal.runs.video import write_video
 
@@ -16,8 +15,8 @@ from shoal.runs.video import write_video
 class Play:
     """Watch a trained learner: as a GIF, an MP4 or in a window."""
 
-    run: tyro.conf.Positional[Path]
-    """A run's folder."""
+    run: RunFolder
+    """The folder of a run."""
     learner: str = "best"
     """best, mean, or a number."""
     sampled: bool = False
@@ -42,7 +41,7 @@ class Play:
 
 def main(arguments: list[str]) -> int:
     """Write or show one episode."""
-    options = tyro.cli(Play, prog="shoal play", args=arguments)
+    options = read_arguments(Play, "shoal play", arguments)
     cache.cache_compilations()
     played = load(options.run).play(
         options.learner, options.checkpoint, sampled=options.sampled, seed=options.seed, steps=options.steps
@@ -52,7 +51,7 @@ def main(arguments: list[str]) -> int:
     for path in (options.gif or default, options.mp4):
         if path is not None:
             print(f"wrote {write_video(frames, path, options.fps)}")
-    print(f"learner {name}: return {score(played.total)} in {len(frames) - 1} steps")
+    print(f"learner {name}: return {format_return(played.total)} in {len(frames) - 1} steps")
     if options.human:
         show.window(frames, options.fps)
     return 0

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
 from shoal.cli import cache
+from shoal.cli.arguments import read_arguments
 from shoal.errors import ShoalError
 from shoal.runs.plots.policy import plot_policy
 from shoal.runs.plots.run import destinations, plot
@@ -15,7 +17,7 @@ from shoal.runs.plots.run import destinations, plot
 class Plot:
     """Plot learning curves, the best learner's policy and one episode; several runs are also compared."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")]
     """Folders of runs."""
     out: Path | None = None
     """The folder of the plots; each run's plots/ unless given."""
@@ -29,9 +31,9 @@ class Plot:
 
 def main(arguments: list[str]) -> int:
     """Write the plots."""
-    options = tyro.cli(Plot, prog="shoal plot", args=arguments)
+    options = read_arguments(Plot, "shoal plot", arguments)
     if not options.runs:
-        raise ShoalError("which run? e.g. shoal plot runs/CartPole-v1__ppo__s1")
+        raise ShoalError("no run is given; try shoal plot runs/CartPole-v1__ppo__s1")
     cache.cache_compilations()
     for path in plot(options.runs, options.out):
         print(path)

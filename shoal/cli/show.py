@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from shoal.errors import ShoalError
-from shoal.runs.progress import describe_scores, short
+from shoal.runs.progress import describe_scores, format_large
 from shoal.runs.session import Finished, Session
 from shoal.training.evaluate import Evaluation
 from shoal.training.profile import Profile
@@ -22,7 +22,7 @@ from shoal.training.profile import Profile
 def already_trained(finished: Finished) -> None:
     """The run is complete: what to do next."""
     print(f"{finished.folder} is already trained to step {finished.step:,}")
-    print("a larger --steps goes on, --clobber starts over")
+    print("a larger --steps continues it; --clobber starts over")
     _next(finished.folder)
 
 
@@ -31,16 +31,14 @@ def ending(finished: Finished, session: Session) -> None:
     summary, folder = finished.summary, finished.folder
     verb = "stopped" if finished.interrupted else "done"
     scored = bool(np.any(np.isfinite(summary["return_mean"])))
-    print(
-        f"{verb} after {summary['steps']:,} steps per learner in {summary['seconds']:.1f} s: "
-        f"{describe_scores(np.asarray(summary['return_mean']))}{' over the last 100 episodes' * scored}, "
-        f"{short(summary['steps_per_second_compiled'])} steps/s "
-        f"({short(summary['steps_per_second'])} with compiling)"
-    )
+    print(f"{verb} after {summary['steps']:,} steps per learner in {summary['seconds']:.1f} s")
+    print(f"{describe_scores(np.asarray(summary['return_mean']))}{' over the last 100 episodes' * scored}")
+    compiled, overall = summary["steps_per_second_compiled"], summary["steps_per_second"]
+    print(f"{format_large(compiled)} steps/s of all learners ({format_large(overall)} with compiling)")
     if session.profile:
         profile_table(session.profile)
     if finished.interrupted:
-        print("saved; the same command goes on from here")
+        print("saved; the same command resumes here")
     print(f"files in {folder}")
     _next(folder)
 
@@ -74,7 +72,8 @@ def stdout_to_stderr() -> Iterator[None]:
 
 def evaluations(results: Sequence[Evaluation]) -> None:
     """A table of evaluations."""
-    table = Table("learner", "episodes", "return", "std", "min", "max", "length", "world", box=None)
+    numeric = ("episodes", "return", "std", "min", "max", "length")
+    table = Table("learner", *(Column(name, justify="right") for name in numeric), "world", box=None)
     for one in results:
         numbers = (one.return_mean, one.return_std, one.return_min, one.return_max, one.length_mean)
         table.add_row(str(one.learner), str(one.episodes), *(f"{x:.2f}" for x in numbers), one.world)
@@ -83,12 +82,12 @@ def evaluations(results: Sequence[Evaluation]) -> None:
     if results[0].agents:
         console.print(_by_agent(results))
     if any(one.world == "seen" for one in results):
-        console.print("own: its own world; seen: all learners' worlds; unseen: a new world every episode")
+        console.print("own: its own world; seen: all learners' worlds; unseen: a new world per episode")
 
 
 def _by_agent(results: Sequence[Evaluation]) -> Table:
     """The returns of agents and teams, and how often each team wins."""
-    table = Table("", *(str(one.learner) for one in results), box=None)
+    table = Table("learner", *(Column(str(one.learner), justify="right") for one in results), box=None)
     for name in results[0].agents or {}:
         title = name.removeprefix("return_").replace("_", " ")
         table.add_row(title, *(f"{(one.agents or {})[name]:.2f}" for one in results))

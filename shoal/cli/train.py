@@ -56,6 +56,7 @@ def process_of(output: Output) -> ProcessInfo | None:
         return None
     if output.rank is None or output.coordinator is None or not 0 <= output.rank < output.processes:
         raise ShoalError(
-            "processes started by hand need --processes N, --rank R (0 to N - 1) and --coordinator HOST:PORT"
+            "a process started by hand needs --processes N, --rank R (below N) and --coordinator HOST:PORT, "
+            f"not {output.processes}, {output.rank} and {output.coordinator}"
         )
     return ProcessInfo(output.rank, output.processes, output.coordinator)

@@ -31,7 +31,7 @@ def level_options(env: str, options: dict[str, Any], which: str) -> tuple[str, d
         return "seen levels", options
     end = start + num
     if num <= 0 or end >= NUM_LEVELS:
-        raise ShoalError(f"{env}: training has no limit on its levels (num_levels={num}), so none is unseen")
+        raise ShoalError(f"{env}: all levels are seen (num_levels={num}); choose levels all")
     if options.get("use_sequential_levels"):
-        raise ShoalError(f"{env}: with use_sequential_levels training goes beyond num_levels; none is unseen")
+        raise ShoalError(f"{env}: use_sequential_levels sees levels beyond num_levels; choose levels all")
     return "unseen levels", options | {"start_level": end, "num_levels": NUM_LEVELS - end}

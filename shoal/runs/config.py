@@ -26,7 +26,7 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
     name = settings.get("algo", "ppo")
     given = expanded(settings, name)
     if "env" not in given:
-        raise ShoalError("no environment is named")
+        raise ShoalError("the settings have no environment; add one, such as env: CartPole-v1")
     if isinstance(given.get("env_params"), str | Path):
         given["env_params"] = read_json(given["env_params"])
     pick = lambda names: {key: value for key, value in given.items() if key in names}
@@ -59,12 +59,12 @@ def read_exchanges(settings: dict[str, Any]) -> tuple[ExchangeConfig, ...]:
         check_exchange(one)
         return () if one.exchange == "none" else (one,)
     if not isinstance(several, list | tuple) or not all(isinstance(item, dict) for item in several):
-        raise ShoalError("exchange must be a name or a list of mappings, each with `exchange: NAME`")
+        raise ShoalError(f"exchange must be a name, or a list with an `exchange: NAME` each, not {several!r}")
     if beside := settings.keys() - {"exchange"}:
-        raise ShoalError(f"{', '.join(sorted(beside))}: put it into one of the exchanges listed")
+        raise ShoalError(f"{', '.join(sorted(beside))} must be inside one of the exchanges in the list")
     listed = tuple(_exchange(item) for item in several)
     if any(one.exchange == "none" for one in listed):
-        raise ShoalError("an exchange in the list has no name: say which, e.g. `exchange: average`")
+        raise ShoalError("an exchange in the list has no name; add one, such as `exchange: average`")
     return listed
 
 

@@ -50,7 +50,8 @@ def evaluate_match(
     """
     spec = own.recipe.spec
     if other.config.env != own.config.env:
-        raise ShoalError(f"a run of {own.config.env} cannot play against one of {other.config.env}")
+        envs = f"{own.config.env} and {other.config.env}"
+        raise ShoalError(f"a match needs two runs of one environment, not {envs}")
     name, mine = choose_learner(own, "best" if learner == "all" else learner)
     theirs, rival = choose_learner(other, "best")
     evaluations = []
@@ -70,7 +71,7 @@ def choose_levels(trained: TrainedLearners, which: str | None) -> tuple[TrainedL
     env, options = trained.config.env, trained.config.options
     if not has_levels(env, options):
         if which is not None:
-            raise ShoalError(f"{env} has no levels to choose (no options start_level and num_levels)")
+            raise ShoalError(f"{env} has no levels (no option num_levels); leave the levels out")
         return trained, "default"
     title, options = level_options(env, options, which or "seen")
     return trained._replace(recipe=make(env, **options)), title

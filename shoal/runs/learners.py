@@ -77,6 +77,6 @@ def choose_learners(trained: TrainedLearners, which: int | str) -> tuple[list[in
 def choose_learner(trained: TrainedLearners, which: int | str) -> tuple[int | str, LearnerState]:
     """Name and state, with a leading axis of one, of one learner."""
     if which == "all":
-        raise ShoalError("one learner at a time: best, mean or a number")
+        raise ShoalError("one learner can play at a time, not all; choose best, mean or a number")
     (name,), cohort = choose_learners(trained, which)
     return name, cohort

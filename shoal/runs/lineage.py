@@ -61,12 +61,12 @@ def read_lineage(folder: Path) -> Lineage:
     """The lineage in a run's folder."""
     path = Path(folder) / "lineage.csv"
     if not path.is_file():
-        raise ShoalError(f"{folder} has no lineage.csv: it is not a population's run")
+        raise ShoalError(f"{folder} has no lineage.csv; give the folder of a population's run")
     with disk_errors("read", path), path.open(encoding="utf-8", newline="") as file:
         entries = list(csv.DictReader(file))
     steps, counts = np.unique([int(entry["step"]) for entry in entries], return_counts=True)
     if not len(steps):
-        raise ShoalError(f"{path} is empty")
+        raise ShoalError(f"{path} is empty; start over with --clobber")
     steps = steps[counts == counts[0]]  # a run that was killed may have left half an event
     shape = (len(steps), int(counts[0]))
     entries = entries[: shape[0] * shape[1]]

@@ -87,8 +87,9 @@ class Policy:
         """The observation as a batch of the right dtypes, and whether it was a batch."""
         space, agents = self.observation, self._spec.agent_axis
         if isinstance(space, dict):
-            if not isinstance(observation, dict) or observation.keys() < space.keys():
-                raise ShoalError(f"an observation of {self._spec.name} has the parts {', '.join(space)}")
+            if missing := space.keys() - (observation if isinstance(observation, dict) else {}):
+                parts = f"{', '.join(space)}; add {', '.join(sorted(missing))}"
+                raise ShoalError(f"an observation of {self._spec.name} has the parts {parts}")
             parts = {name: (box, observation[name]) for name, box in space.items()}
         else:
             parts = {"": (space, observation)}
@@ -104,7 +105,9 @@ class Policy:
             batched.add(array.shape != shape)
             arrays[name] = array if array.shape != shape else array[None]
         if len(batched) > 1:
-            raise ShoalError("some parts of the observation are a batch and others are not")
+            raise ShoalError(
+                "some parts of the observation are a batch and others are not; batch all or none"
+            )
         return arrays if isinstance(space, dict) else arrays[""], batched.pop()
 
 

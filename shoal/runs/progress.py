@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from shoal.distributed.mesh import num_processes
 from shoal.distributed.processes import rank
@@ -25,12 +25,12 @@ class ProgressBar:
         self.total = config.steps_after(config.num_iterations)
         mesh = session.trainer.parts.mesh
         learners, data = mesh.devices.shape
-        devices = count(mesh.devices.size, f"{mesh.devices.flat[0].platform} device")
+        devices = with_noun(mesh.devices.size, f"{mesh.devices.flat[0].platform} device")
         devices += f" ({learners}x{data})" * (data > 1)
         devices += f" of {num_processes()} processes" * (num_processes() > 1)
         self.console.print(
-            f"[bold]{spec.name}[/] on {spec.backend}, {count(config.learners, 'learner')} x "
-            f"{count(config.algo.num_envs, 'environment')}, {devices} -> {session.folder}",
+            f"[bold]{spec.name}[/] on {spec.backend}, {with_noun(config.learners, 'learner')} x "
+            f"{with_noun(config.algo.num_envs, 'environment')}, {devices} -> {session.folder}",
             soft_wrap=True,
         )
         if session.resumed_step is not None:
@@ -41,19 +41,14 @@ class ProgressBar:
             )
             self.console.print(f"resuming from step {session.resumed_step:,}, {how}; --clobber starts over")
         self.bar = Progress(
-            TextColumn("{task.fields[stage]}"),
             BarColumn(),
-            _Steps(),
-            TextColumn("{task.fields[score]}"),
-            TextColumn("{task.fields[speed]}"),
+            TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True)),
             TimeRemainingColumn(),
             console=self.console,
             disable=not self.console.is_terminal or rank() > 0,
         )
         start = session.resumed_step or 0
-        self.task = self.bar.add_task(
-            "", total=self.total, completed=start, stage="compiling", score="", speed=""
-        )
+        self.task = self.bar.add_task("", total=self.total, completed=start, text="compiling")
         self.last_line = time.monotonic()
 
     def __enter__(self) -> "ProgressBar":
@@ -65,19 +60,13 @@ class ProgressBar:
 
     def update(self, report: Report) -> None:
         """Show a report."""
-        score, speed = (
-            describe_scores(report.metrics["return_mean"]),
-            f"{short(report.steps_per_second_compiled)} steps/s",
-        )
-        self.bar.update(self.task, completed=report.step, stage="training", score=score, speed=speed)
+        score = describe_scores(report.metrics["return_mean"])
+        speed = f"{format_large(report.steps_per_second_compiled)} steps/s"
+        steps = f"{format_large(report.step)}/{format_large(self.total)}"
+        self.bar.update(self.task, completed=report.step, text=f"{steps}  {score}  {speed}")
         if not self.console.is_terminal and time.monotonic() - self.last_line > LINE_SECONDS:
             self.last_line = time.monotonic()
             self.console.print(f"step {report.step:,} of {self.total:,}  {score}  {speed}")
-
-
-class _Steps(ProgressColumn):
-    def render(self, task) -> Text:
-        return Text(f"{short(task.completed)}/{short(task.total or 0)} steps")
 
 
 def on_terminal() -> bool:
@@ -86,31 +75,32 @@ def on_terminal() -> bool:
 
 
 def describe_scores(returns: np.ndarray) -> str:
-    """The learners' mean returns, in a few words."""
+    """The mean of the learners' mean returns, with the lowest and the highest."""
     known = returns[np.isfinite(returns.astype(float))]
     if not len(known):
         return "no episode finished yet"
     if len(returns) == 1:
-        return f"return {score(known[0])}"
-    return f"return {score(known.mean())} (best {score(known.max())}, worst {score(known.min())})"
+        return f"return {format_return(known[0])}"
+    mean, low, high = map(format_return, (known.mean(), known.min(), known.max()))
+    return f"return {mean} ({low} to {high})"
 
 
-def score(number: float) -> str:
+def format_return(number: float) -> str:
     """A return with one digit after the point, or two where it is small.
 
-    >>> score(0.956), score(-148.04)
+    >>> format_return(0.956), format_return(-148.04)
     ('0.96', '-148.0')
     """
     return f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
 
 
-def count(number: int, noun: str) -> str:
-    """A number and its noun."""
+def with_noun(number: int, noun: str) -> str:
+    """A number with its noun, in the plural where it needs it."""
     return f"{number} {noun}{'s' * (number > 1)}"
 
 
-def short(number: float) -> str:
-    """A large number in three digits: 1.23M."""
+def format_large(number: float) -> str:
+    """A large number with three digits and a unit, such as 1.23M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{unit}"

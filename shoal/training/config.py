@@ -63,33 +63,31 @@ class TrainConfig:
         check_at_least(self, 1, "steps", "learners", "reports", "frame_stack")
         check_at_least(self, 0, "seed", "first_member", "env_spread")
         if "frame_stack" in self.env_options:
-            raise ShoalError("frame_stack is not an option of the environment: use --frame-stack N")
+            raise ShoalError("frame_stack is not an option of the environment; use --frame-stack N")
         if self.env_spread and self.env_params is not None:
-            raise ShoalError("worlds are drawn (env_spread) or given (env_params), not both")
+            raise ShoalError("env_spread and env_params do not go together; leave one of them out")
         for exchange in self.exchanges:
             check_exchange(exchange)
 
     def check(self) -> None:
         """Raise where settings that belong together do not fit."""
         if self.exchanges and self.learners < 2:
-            raise ShoalError("an exchange needs at least 2 learners: say --learners")
+            raise ShoalError(f"an exchange needs at least 2 learners, not {self.learners}; use --learners N")
         if self.algo.prox_coef and not any(map(mixes, self.exchanges)):
-            raise ShoalError("prox_coef stays near what was received: it needs an exchange of parameters")
+            raise ShoalError("prox_coef needs an exchange of parameters; add --exchange average")
         if self.algo.prox_coef and self.parts and not self.algo.learns <= self.parts:
             needed = " and ".join(sorted(self.algo.learns))
-            raise ShoalError(f"prox_coef stays near what was received: exchange {needed}")
+            raise ShoalError(f"prox_coef needs an exchange of {needed}; add them to --parts")
         if (
             self.frame_stack > 1
             and isinstance(self.algo, PPOConfig)
             and self.algo.network.split_start is not None
         ):
-            raise ShoalError(
-                "network.split_start splits one observation, not a stack of them: leave out frame_stack"
-            )
+            raise ShoalError("network.split_start does not work with frame_stack; leave one of them out")
         if sum(map(selects, self.exchanges)) > 1:
-            raise ShoalError("a population has one rule of selection, not several")
+            raise ShoalError("several exchanges select learners; keep one of them")
         if idle := [name for name in read_priors(self.evolve) if name in self.idle]:
-            raise ShoalError(f"evolve {idle[0]}: it has no effect; that takes {self.idle[idle[0]]}")
+            raise ShoalError(f"evolve {idle[0]} has no effect; it needs {self.idle[idle[0]]}")
         if self.hyper_plan is not None:
             check_hyper_plan(self.hyper_plan)
 

@@ -214,7 +214,9 @@ def _evaluations(
             raise_crash()
             if done:
                 return np.asarray(played.returns), np.asarray(played.lengths)
-        raise ShoalError(f"an episode of {recipe.spec.name} did not end within {MAX_STEPS:,} steps")
+        raise ShoalError(
+            f"an episode of {recipe.spec.name} has no end after {MAX_STEPS:,} steps; set max_episode_steps"
+        )
 
     for params in worlds:
         check_params(recipe.spec, params, (num_learners, episodes))

@@ -29,9 +29,7 @@ def mesh_for(config: TrainConfig, spec: EnvSpec, asked: str | None) -> Mesh:
     """The devices of a run."""
     shape = read_shape(asked) if asked else None
     if shape and shape[1] > 1 and not config.algo.divisible:
-        raise ShoalError(
-            f"mesh {asked}: only ppo's environments are divided; {shape[0] * shape[1]}x1 divides learners"
-        )
+        raise ShoalError(f"mesh {asked}: only ppo's environments can be divided; use {shape[0] * shape[1]}x1")
     num_envs = config.algo.num_envs if config.algo.divisible else 1
     return make_mesh(config.learners, num_envs, parallel=spec.parallel, work=config.algo.work, shape=shape)
 
@@ -56,7 +54,7 @@ def make_exchange_for(
     state = jax.eval_shape(learner.init, jax.random.key(0))
     check_names(config.evolving, state.hypers)
     if config.algo.prox_coef and config.parts and "encoder" in part_names(state.params) - config.parts:
-        raise ShoalError("prox_coef stays near what was received: exchange the encoder, too")
+        raise ShoalError("prox_coef needs an exchange of the encoder, too; add it to --parts")
     anchored = config.algo.prox_coef > 0
     priors = config.priors
     context = ExchangeContext(config.learners, learner, spec, config.seed, mesh, group, priors, anchored)

@@ -129,5 +129,5 @@ def make_parts(
     seeds = to_device_order(env_seeds(config, start), devices)
     env = recipe.build(local_envs(seeds, devices), False)
     if config.hard_resets and env.restart is None:
-        raise ShoalError(f"{config.env} cannot start new episodes at any time: leave hard_resets out")
+        raise ShoalError(f"{config.env} cannot start new episodes at any time; leave hard_resets out")
     return Parts(config, recipe, env, made, exchange, devices, group)

@@ -170,14 +170,14 @@ def write(name, text):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--learners 1 --exchange average", "an exchange needs at least 2 learners: say --learners"),
+        ("--learners 1 --exchange average", "an exchange needs at least 2 learners, not 1; use --learners N"),
         ("--local-updates 3", "local_updates without an exchange: choose one"),
         ("--comm-matrix m.json", "comm_matrix without an exchange"),
         (
             "--prox-coef 0.1",
-            "prox_coef stays near what was received: it needs an exchange of parameters",
+            "prox_coef needs an exchange of parameters; add --exchange average",
         ),
-        ("--prox-coef 0.1 --exchange neighbours", "it needs an exchange of parameters"),
+        ("--prox-coef 0.1 --exchange neighbours", "prox_coef needs an exchange of parameters"),
         ("--exchange average --noise-multiplier 1", "privacy.noise_multiplier needs privacy.clip"),
         ("--exchange average --noise-multiplier 1 --clip 0", "clip must be a positive number, not 0"),
         ("--exchange average --local-updates 0", "local_updates must be at least 1, not 0"),
@@ -302,13 +302,13 @@ def test_the_table_names_the_worlds(federation, capsys):
 
 
 @pytest.mark.parametrize("which", ["2", "mean"])
-def test_a_film_shows_the_learners_own_world(federation, which, monkeypatch, capsys):
+def test_a_video_shows_the_learners_own_world(federation, which, monkeypatch, capsys):
     run = import_module("shoal.runs.run")
     seen, play = [], run.episode
 
-    def spy(recipe, learner, cohort, seed, steps, world, *rest):
+    def spy(recipe, learner, cohort, seed, steps, world, **how):
         seen.append(world)
-        return play(recipe, learner, cohort, seed, steps, world, *rest)
+        return play(recipe, learner, cohort, seed, steps, world, **how)
 
     monkeypatch.setattr(run, "episode", spy)
     assert shoal("play", federation, "--learner", which, "--gif", "out.gif", "--steps", "3") == 0
@@ -323,9 +323,9 @@ def test_a_film_shows_the_learners_own_world(federation, which, monkeypatch, cap
         assert float(seen[0].length) == own.length[2] != 0.5
 
 
-def test_a_film_of_all_is_refused(federation, capsys):
+def test_a_video_of_all_is_refused(federation, capsys):
     assert shoal("play", federation, "--learner", "all") == 2
-    assert "one learner at a time" in capsys.readouterr().err
+    assert "one learner can play at a time" in capsys.readouterr().err
 
 
 def test_plots_of_a_federation(federation, capsys):

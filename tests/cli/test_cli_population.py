@@ -194,7 +194,7 @@ def only_line(capsys) -> str:
 
 def test_a_run_without_a_lineage_cannot_be_replayed(replay, capsys):
     assert shoal("train", "--follow", replay, "--out", "run") == 2
-    assert only_line(capsys).endswith("has no lineage.csv: it is not a population's run")
+    assert only_line(capsys).endswith("has no lineage.csv; give the folder of a population's run")
     assert shoal("train", "--follow", "nowhere", "--out", "run") == 2
     assert "nowhere" in only_line(capsys)
     assert not Path("run").exists()

@@ -189,7 +189,7 @@ def test_a_mesh_that_does_not_fit(shape, told):
 
 def test_a_replay_is_not_divided():
     config = TrainConfig("Pendulum-v1", algo=TD3Config(num_envs=2), steps=100)
-    with pytest.raises(ShoalError, match=r"mesh 1x2: only ppo's environments are divided; 2x1"):
+    with pytest.raises(ShoalError, match=r"mesh 1x2: only ppo's environments can be divided; use 2x1"):
         make_trainer(config, mesh="1x2")
 
 

@@ -161,7 +161,7 @@ def test_ids():
     assert sorted(known) == sorted(FIELDS)
     spec = shoal.make("Foraging-2s-11x11-6p-7f-coop-v3").spec
     assert (spec.agents, spec.observation.shape, spec.max_episode_steps) == (6, (39,), 50)
-    with pytest.raises(ShoalError, match="a field is square"):
+    with pytest.raises(ShoalError, match="a field must be square"):
         shoal.make("Foraging-8x9-2p-2f-v3")
 
 

@@ -157,7 +157,7 @@ def test_plain_python_numbers_become_arrays_of_a_fixed_type():
 def test_an_environment_without_a_picture_says_so():
     env = build(counter())
     state, _ = begin(env)
-    with pytest.raises(ShoalError, match="counter has no picture"):
+    with pytest.raises(ShoalError, match="counter has no pictures; give its JaxEnv a `render`"):
         env.render(state, 0)
 
 

@@ -126,10 +126,10 @@ def test_a_specification_with_worlds_can_be_hashed():
 @pytest.mark.parametrize(
     ("params", "spread", "said"),
     [
-        ([1.0], {}, "`world_params` are numbers by name, {'gravity': 9.8}, not [1.0]"),
-        ({"a": "b"}, {}, "`world_params` are numbers by name, {'gravity': 9.8}, not {'a': 'b'}"),
-        ({"a": True}, {}, "`world_params` are numbers by name, {'gravity': 9.8}, not {'a': True}"),
-        ({"a": 1}, {"a": 2.0}, "`world_spread` is (scale, low, high) by name, not {'a': 2.0}"),
+        ([1.0], {}, "`world_params` must be numbers by name, {'gravity': 9.8}, not [1.0]"),
+        ({"a": "b"}, {}, "`world_params` must be numbers by name, {'gravity': 9.8}, not {'a': 'b'}"),
+        ({"a": True}, {}, "`world_params` must be numbers by name, {'gravity': 9.8}, not {'a': True}"),
+        ({"a": 1}, {"a": 2.0}, "`world_spread` must be (scale, low, high) by name, not {'a': 2.0}"),
     ],
 )
 def test_what_is_declared_otherwise_is_refused(params, spread, said):

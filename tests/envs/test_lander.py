@@ -107,7 +107,7 @@ def test_a_world_lasts_until_another_is_told():
 
 
 def test_gravity_stays_where_gymnasium_wants_it():
-    with pytest.raises(ValueError, match=r"^gravity is between -12 and 0, not 1.0$"):
+    with pytest.raises(ValueError, match=r"^gravity must be between -12 and 0, not 1.0$"):
         LunarLanderWorlds().reset(options={"world": {"gravity": 1}})
 
 

@@ -129,7 +129,9 @@ def test_a_module_in_the_current_folder_is_imported_first(registry, tmp_path, mo
         ShoalError, match=r"^my_world:Ours-v0: no module 'my_world' here or among the installed"
     ):
         make("my_world:Ours-v0")
-    with pytest.raises(ShoalError, match=r"my_broken_worlds needs no_such_package, which is not installed$"):
+    with pytest.raises(
+        ShoalError, match=r"my_broken_worlds needs no_such_package, which is not installed; install it$"
+    ):
         make("my_broken_worlds:Ours-v0")
     with pytest.raises(
         ShoalError, match=r"importing my_raising_worlds raised ZeroDivisionError: division by zero$"

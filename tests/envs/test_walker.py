@@ -218,12 +218,12 @@ def test_a_world_lasts_until_another_is_told():
 
 
 def test_worlds_that_cannot_be():
-    with pytest.raises(ValueError, match=r"^stump is a number from 0 up, not -1"):
+    with pytest.raises(ValueError, match=r"^stump must be a finite number of at least 0, not -1"):
         BipedalObstacles(stump=-1)
     env = BipedalObstacles()
-    with pytest.raises(ValueError, match=r"^change_every is a whole number of episodes, not 1.5"):
+    with pytest.raises(ValueError, match=r"^change_every must be a whole number of episodes, not 1.5"):
         env.reset(options={"world": {"change_every": 1.5}})
-    with pytest.raises(ValueError, match=r"^frequency is a number from 0 up, not inf"):
+    with pytest.raises(ValueError, match=r"^frequency must be a finite number of at least 0, not inf"):
         env.reset(options={"world": {"frequency": np.inf}})
 
 

@@ -183,9 +183,9 @@ def test_ids():
     assert (wide.agents, wide.observation.shape, wide.max_episode_steps) == (5, (8 + 7 * 25,), 500)
     with pytest.raises(ShoalError, match="odd number of columns"):
         shoal.make("rware-2x2-5h-5ag-4req-twostage-v2")
-    with pytest.raises(ShoalError, match="at least one of each"):
+    with pytest.raises(ShoalError, match="have 1 or more of both"):
         shoal.make("rware-tiny-1ag-hard-v2")
-    with pytest.raises(ShoalError, match="payment is one of indiv, global, twostage"):
+    with pytest.raises(ShoalError, match="payment must be one of indiv, global, twostage"):
         shoal.make("rware-tiny-2ag-communal-v2")
     with pytest.raises(ShoalError, match=r"did you mean rware-tiny-2ag-v2\?"):
         shoal.make("rware-tiny-2ag-v1")

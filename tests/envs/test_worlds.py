@@ -122,10 +122,10 @@ def test_unseen_worlds_are_nobodys():
 def test_mistakes_of_a_draw():
     assert message(parameters.draw_worlds, POOL, 0.1, [0], 1) == (
         "CartPole-v1 by EnvPool has no physical parameters, so its worlds cannot differ; "
-        "these have some: CartPole-v1, CartPoleContinuous-v0, CartPoleNoVel-v1, Pendulum-v1, "
+        "choose one of CartPole-v1, CartPoleContinuous-v0, CartPoleNoVel-v1, Pendulum-v1, "
         "PendulumSparse-v1, PendulumNoVel-v1, Acrobot-v1, MountainCar-v0, MountainCarContinuous-v0, "
         "shoal/BipedalObstacles-v0, shoal/LunarLanderWorlds-v0, "
-        "and what declares its own (docs/how-to/worlds-that-differ.md)"
+        "or declare some (docs/how-to/worlds-that-differ.md)"
     )
     assert "Ant-v5 by Gymnasium has no" in message(
         parameters.draw_unseen_worlds, replace(POOL, name="Ant-v5", backend="gym"), 0.1, 2, 1
@@ -141,7 +141,7 @@ def test_mistakes_of_a_draw():
     )
     for spread in (-0.1, np.nan, np.inf):
         text = message(parameters.draw_worlds, CART, spread, [0], 1)
-        assert text == f"a spread of worlds is a number from 0 (all the same) up, not {spread}"
+        assert text == f"env_spread must be a finite number of at least 0, not {spread}"
 
 
 @cache
@@ -276,38 +276,38 @@ def test_a_single_learner_is_not_taken_for_a_name_around_the_learners():
         ({}, "the parameters describe 0 learners, but there is none for 1; describe learners 1 to 3"),
         (
             {"1": {}, "2": {}, "4": {}},
-            "learners are numbered 1, 2, ... without gaps, but there is no 3; the keys are 1, 2, 4",
+            "learners must be numbered 1, 2, ... without gaps, but 3 is missing; the keys are 1, 2, 4",
         ),
         (
             {"0": {}, "2": {}, "10": {}},
-            "learners are numbered 0, 1, ... without gaps, but there is no 1; the keys are 0, 2, 10",
+            "learners must be numbered 0, 1, ... without gaps, but 1 is missing; the keys are 0, 2, 10",
         ),
         (
             {"1": {}, "gravity": 9.8},
-            'learners are called by numbers, not \'gravity\'; write {"0": {...}, "1": ...}',
+            'learners must be numbers, not \'gravity\'; write {"0": {...}, "1": ...}',
         ),
         (
             {"worlds": 3},
-            "worlds' parameters are an object of learners or a list, not 3; "
+            "parameters of worlds must be an object of learners or a list, not 3; "
             'write {"0": {"gravity": 9.8}, "1": ...}',
         ),
         (
             "cartpole",
-            "worlds' parameters are an object of learners or a list, not a text; "
+            "parameters of worlds must be an object of learners or a list, not a text; "
             'write {"0": {"gravity": 9.8}, "1": ...}',
         ),
         (
             {"1": {}, "2": [9.8], "3": {}},
-            'learner 2: parameters are an object, not a list; write {"gravity": 9.8}',
+            'learner 2: parameters must be an object, not a list; write {"gravity": 9.8}',
         ),
-        ([{}, None, {}], 'learner 1: parameters are an object, not null; write {"gravity": 9.8}'),
+        ([{}, None, {}], 'learner 1: parameters must be an object, not null; write {"gravity": 9.8}'),
         (
             {"1": {"masskart": 1}, "2": {}, "3": {}},
             f"learner 1: no parameter 'masskart'; CartPole-v1 has {KNOWN}",
         ),
         (
             [{"masscart": 1, "mass_cart": 2}, {}, {}],
-            "learner 0: mass_cart is there twice, in two spellings; keep one of them",
+            "learner 0: mass_cart is given twice, in two spellings; keep one of them",
         ),
         ([{"length": True}, {}, {}], "learner 0: length must be a finite number, not true"),
         ([{"length": "2"}, {}, {}], 'learner 0: length must be a finite number, not "2"'),

@@ -243,7 +243,7 @@ def test_a_star_of_sixteen_keeps_thirty_policies():
     two = Transport(Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("learners", "data")))
     for transport, rows in ((ONE_DEVICE, 30), (two, 2 * (15 + 7))):  # the hub's device has the longer share
         state, _ = jax.eval_shape(neighbours(TOY, TOY_SPEC, topology.star(16), transport).init, cohort)
-        snapshots, _ = state.per_learner
+        snapshots, _, _ = state.per_learner
         assert {leaf.shape[0] for leaf in jax.tree.leaves(snapshots)} == {rows}
     state, _ = jax.eval_shape(neighbours_in_pairs(TOY, TOY_SPEC, 16).init, cohort)
     assert state.per_learner[0].rows.target.shape == (16,)

@@ -516,7 +516,7 @@ def test_the_carry_never_leaves_a_learner_and_parts_have_their_names():
 
 
 def test_neighbours_policies_are_refused():
-    with pytest.raises(ShoalError, match="with memory it needs those before them"):
+    with pytest.raises(ShoalError, match="a recurrent one needs the earlier ones"):
         make_trainer(replace(CONFIG, exchanges=(ExchangeConfig("neighbours"),)), mesh="1x1")
 
 

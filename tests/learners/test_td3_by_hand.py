@@ -240,7 +240,7 @@ def test_neighbours_pull_by_hand():
 
     @jax.jit
     def heard(cohort, rollout):
-        exchange = neighbours(made, SPEC, matrix)
+        exchange = neighbours(td3(config, SPEC), SPEC, matrix)
         memory, cohort = exchange.init(cohort)
         everyone = Scores(jnp.zeros(3), jnp.zeros(3), jnp.zeros(3, jnp.int32), jnp.ones(3, bool))
         memory, cohort, _ = exchange.apply(KEY, memory, cohort, everyone)

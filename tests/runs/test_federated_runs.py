@@ -117,14 +117,17 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
         ({"exchange": "none", "topology": "star"}, "topology without an exchange"),
         (
             {"exchange": [{"exchange": "average"}], "local_updates": 3},
-            "local_updates: put it into one of the",
+            "local_updates must be inside one of the",
         ),
-        ({"exchange": 3}, "exchange must be a name or a list of mappings"),
-        ({"exchange": ["average"]}, "exchange must be a name or a list of mappings"),
-        ({"exchange": None}, "exchange must be a name or a list of mappings"),
-        ({"exchange": "average", "learners": 1}, "an exchange needs at least 2 learners: say --learners"),
-        ({"prox_coef": 0.1}, "prox_coef .* needs an exchange of parameters"),
-        ({"prox_coef": 0.1, "exchange": "neighbours"}, "prox_coef .* needs an exchange of parameters"),
+        ({"exchange": 3}, "exchange must be a name, or a list"),
+        ({"exchange": ["average"]}, "exchange must be a name, or a list"),
+        ({"exchange": None}, "exchange must be a name, or a list"),
+        (
+            {"exchange": "average", "learners": 1},
+            "an exchange needs at least 2 learners, not 1; use --learners N",
+        ),
+        ({"prox_coef": 0.1}, "prox_coef needs an exchange of parameters"),
+        ({"prox_coef": 0.1, "exchange": "neighbours"}, "prox_coef needs an exchange of parameters"),
         ({"exchange": "average", "local_updates": 0}, "local_updates must be at least 1, not 0"),
         (
             {"exchange": "average", "local_updates": "often"},
@@ -149,20 +152,20 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
         ({"evolve": 3}, "evolve must be a list of texts, not 3"),
         (
             {"evolve": ["target_kl=log 1e-3 1e-1"]},
-            "evolve target_kl: it has no effect; that takes a target_kl to begin",
+            "evolve target_kl has no effect; it needs a target_kl to begin",
         ),
-        ({"evolve": ["kl_goal=log 1e-3 1e-1"]}, "evolve kl_goal: it has no effect; that takes objective kl"),
-        ({"evolve": ["comm_penalty_coeff"]}, "it has no effect; that takes an exchange that penalises"),
-        ({"algo": "td3", "evolve": ["prox_coef"]}, "that takes a prox_coef to begin with"),
-        ({"algo": "td3", "evolve": ["actor_learning_rate"]}, "takes an actor_learning_rate to begin with"),
-        ({"schedules": ["intrinsic_coef=linear(0)"]}, "schedule but no effect: that takes curiosity"),
+        ({"evolve": ["kl_goal=log 1e-3 1e-1"]}, "evolve kl_goal has no effect; it needs objective kl"),
+        ({"evolve": ["comm_penalty_coeff"]}, "has no effect; it needs an exchange that penalises"),
+        ({"algo": "td3", "evolve": ["prox_coef"]}, "it needs a prox_coef to begin with"),
+        ({"algo": "td3", "evolve": ["actor_learning_rate"]}, "it needs an actor_learning_rate to begin with"),
+        ({"schedules": ["intrinsic_coef=linear(0)"]}, "has a schedule but no effect without curiosity"),
         (
             {"exchange": [{"exchange": "truncation"}, {"exchange": "winner"}]},
-            "a population has one rule of selection, not several",
+            "several exchanges select learners; keep one of them",
         ),
         ({"schedule": [[0, {"gamma": 0.9}], [9, {}]]}, "hyper_plan is a list of"),
         ({"schedule": [[5, {"gamma": 0.9}]]}, "hyper_plan is a list of"),
-        ({"env_spread": 0.1, "env_params": []}, "drawn .env_spread. or given .env_params., not both"),
+        ({"env_spread": 0.1, "env_params": []}, "env_spread and env_params do not go together"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings, message):
@@ -357,7 +360,7 @@ def test_learners_near_what_they_received_received_their_encoder_too():
     parts = ExchangeConfig("average", parts=("actor", "critic:2"))
     config = replace(PLAIN, algo=PPOConfig(**SMALL, prox_coef=0.1), exchanges=(parts,))
     mesh = make_mesh(PLAIN.learners)
-    with pytest.raises(ShoalError, match="exchange the encoder, too"):
+    with pytest.raises(ShoalError, match="prox_coef needs an exchange of the encoder, too"):
         make_exchange_for(config, ppo(config.algo, picture, LearnerContext(1)), picture, mesh, 1)
     vector = make("CartPole-v1").spec
     assert make_exchange_for(config, ppo(config.algo, vector, LearnerContext(1)), vector, mesh, 1)

@@ -115,7 +115,7 @@ def test_beginning_anew_starts_a_new_lineage(hand):
 
 
 def test_a_folder_without_a_lineage_is_named(tmp_path):
-    with pytest.raises(ShoalError, match=r"has no lineage.csv: it is not a population's run"):
+    with pytest.raises(ShoalError, match=r"has no lineage.csv; give the folder of a population's run"):
         read_lineage(tmp_path)
 
 

@@ -94,5 +94,5 @@ def test_other_algorithms_are_refused():
 def test_one_beginning_at_a_time(other, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("settings.yaml").write_text("env: BigfishEasy-v0\n")
-    with pytest.raises(ShoalError, match=r"^--param-name begins from a preset"):
+    with pytest.raises(ShoalError, match=r"^--param-name starts from a preset"):
         parse_train(["BigfishEasy-v0", "--param-name", "easy", other])

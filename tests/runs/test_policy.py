@@ -126,7 +126,7 @@ def test_the_learner_of_a_policy_can_be_chosen(played):
     assert len({actions[0], actions[1], actions["mean"]}) == 3
     with pytest.raises(shoal.ShoalError, match="no learner '2'"):
         run.policy(2)
-    with pytest.raises(shoal.ShoalError, match="one learner at a time"):
+    with pytest.raises(shoal.ShoalError, match="one learner can play at a time"):
         run.policy("all")
 
 

@@ -85,7 +85,8 @@ def _observations(parts: list[tuple[Box, Convert]], name: str) -> tuple[Box, Cal
     if len({(box.shape, box.dtype) for box in boxes}) == 1:
         return boxes[0], lambda raw: _stack([each(part) for each, part in zip(converts, raw, strict=True)])
     if any(len(box.shape) > 2 for box in boxes):
-        raise ShoalError(f"{name}: its agents see images of different shapes; make them the same")
+        shapes = sorted({box.shape for box in boxes})
+        raise ShoalError(f"{name}: its agents see images of the shapes {shapes}; make them the same")
     size = max(int(np.prod(box.shape)) for box in boxes)
 
     def observe(raw: Sequence[Any]) -> np.ndarray:
@@ -119,4 +120,4 @@ def _actions(
         return Box(spaces[0].shape, low, high), act, no_choices
     if all(space == spaces[0] for space in spaces):
         return spaces[0], act, no_choices
-    raise ShoalError(f"{name}: its agents act in different kinds of spaces: {spaces[0]} and others")
+    raise ShoalError(f"{name}: its agents act in {spaces[0]} and in other kinds of spaces; give all the same")

@@ -28,7 +28,7 @@ def register(name: str, env: JaxEnv) -> None:
     if name in BUILTIN or multi_agent.find(name):
         raise ShoalError(f"{name} is built in; register your environment by another name")
     if ":" in name:
-        raise ShoalError(f"cannot register {name!r}: a colon separates a module or a suite from the name")
+        raise ShoalError(f"cannot register {name!r}: a colon follows a module or a suite; use another name")
     _registered[name] = env._replace(spec=replace(env.spec, name=name))
 
 

@@ -69,7 +69,7 @@ def import_envpool() -> ModuleType:
     except ModuleNotFoundError as error:
         raise ShoalError("EnvPool is not installed: pip install envpool") from error
     except ImportError as error:
-        raise ShoalError(f"EnvPool cannot be imported: {error}") from error
+        raise ShoalError(f"EnvPool cannot be imported: {first_line(error)}; reinstall it") from error
     return envpool
 
 
@@ -92,7 +92,7 @@ def _adapter(name: str, options: dict[str, Any]) -> PoolAdapter:
     pool_spec = _pool_spec(name, options)
     players, limit = pool_spec.config.max_num_players, pool_spec.config.max_episode_steps
     if players > 1:
-        raise ShoalError(f"{name} has {players} players; of EnvPool only environments with one player work")
+        raise ShoalError(f"{name} has {players} players; choose an environment with one player")
     masked = f"info:{PGX_MASK}" in pool_spec.state_array_spec
     with _quiet_boxes():
         seen = pool_spec.observation_space
@@ -142,7 +142,7 @@ def _pool_spec(name: str, options: dict[str, Any]) -> Any:
     except ImportError as error:
         if "Qt" in str(error):
             raise ShoalError(f"{name} needs Qt 5: apt-get install libqt5gui5") from error
-        raise ShoalError(f"{name}: EnvPool cannot load it: {first_line(error)}") from error
+        raise ShoalError(f"{name}: EnvPool cannot load it: {first_line(error)}; try gym:{name}") from error
     except TypeError as error:
         others = ", ".join(sorted(options.keys() - (known := option_names(name))))
         if not others:
@@ -150,7 +150,7 @@ def _pool_spec(name: str, options: dict[str, Any]) -> Any:
         takes = ", ".join(sorted(known))
         raise UnknownOptions(f"envpool:{name} does not take {others}; it takes {takes}") from error
     except (RuntimeError, ValueError, AssertionError) as error:
-        raise ShoalError(f"{name}: EnvPool refused it: {first_line(error)}") from error
+        raise ShoalError(f"{name}: EnvPool refuses the options {options}: {first_line(error)}") from error
 
 
 def _mistyped(name: str, options: dict[str, Any]) -> str:

@@ -181,7 +181,7 @@ def host_env(adapter: HostAdapter, devices: Sequence[HostEnvs], num_envs: int) -
         with one_line_errors(name):
             picture = devices[index // num_envs].render(index % num_envs)
         if picture is None:
-            raise ShoalError(f"{name} has no pictures (render_mode rgb_array)")
+            raise ShoalError(f"{name} has no pictures; it must support the render_mode rgb_array")
         return np.asarray(picture, np.uint8)
 
     no_noise = lambda keys, state, num_steps: ()

@@ -109,7 +109,7 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
 
     def render(batch: BatchState, index: int) -> np.ndarray:
         if env.render is None:
-            raise ShoalError(f"{env.spec.name} has no pictures: its `render` is None")
+            raise ShoalError(f"{env.spec.name} has no pictures; give its JaxEnv a `render`")
         state, params = jax.tree.map(lambda x: x[index], (batch.state, batch.params))
         return env.render(state, params)
 
@@ -170,7 +170,7 @@ def _check(env: JaxEnv) -> None:
     if (reward.shape, terminated.shape) != (axis, ()):
         raise ShoalError(
             f"{env.spec.name}: `step` must return rewards of shape {axis} and one `terminated`, "
-            f"not {reward.shape} and {terminated.shape}."
+            f"not {reward.shape} and {terminated.shape}"
         )
 
 
@@ -179,4 +179,4 @@ def _require_same(demand: str, expected: Tree, found: Tree) -> None:
         jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree) for tree in (expected, found)
     )
     if jax.tree.structure(expected) != jax.tree.structure(found) or expected != found:
-        raise ShoalError(f"{demand}: {expected}, not {found}.")
+        raise ShoalError(f"{demand}: {expected}, not {found}")

@@ -96,7 +96,7 @@ def _team(env: Any, name: str, settings: Settings) -> Team:
         list(map(without_mask, observations)), [env.action_space(agent) for agent in agents], name
     )
     if any(masked) and not adapter.choices.size:
-        raise ShoalError(f"{name}: masks are for discrete actions; its actions are {adapter.action}")
+        raise ShoalError(f"{name}: masks are for discrete actions, not {adapter.action}; leave them out")
     return Team(name, agents, adapter, masked, tuple(map(zeros, observations)), settings)
 
 
@@ -128,7 +128,8 @@ def _team_numbers(team: Team) -> tuple[int, ...]:
         return ()
     for agent in team.agents:
         if not agent.startswith(tuple(prefixes)):
-            raise ShoalError(f"{team.name}: {agent} is in none of the teams {', '.join(prefixes)}")
+            listed = ", ".join(prefixes)
+            raise ShoalError(f"{team.name}: {agent} is in none of the teams {listed}; add its prefix to them")
     return tuple(
         next(i for i, prefix in enumerate(prefixes) if agent.startswith(prefix)) for agent in team.agents
     )

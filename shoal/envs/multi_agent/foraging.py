@@ -203,7 +203,9 @@ def foraging(name: str) -> JaxEnv | None:
     size, width, players, foods = map(int, found.group(3, 4, 5, 6))
     sight = int(found[2]) if found[2] else None
     if size != width or size < 3 or sight == 0 or not 0 < players <= size**2 or foods < 1:
-        raise ShoalError(f"{name}: a field is square, at least 3x3, with room for its players and some food")
+        raise ShoalError(
+            f"{name}: a field must be square, at least 3x3, with room for all players and some food"
+        )
     return make_foraging(name, Rules(size, players, foods, bool(found[7]), sight))
 
 

@@ -104,14 +104,15 @@ def read_rules(name: str) -> Rules | None:
 def _check(name: str, rules: Rules) -> None:
     """Raise where these rules make no warehouse."""
     if rules.columns % 2 == 0 or rules.rows * rules.height * rules.sight == 0:
-        raise ShoalError(f"{name}: a warehouse has at least one row and an odd number of columns of shelves")
+        raise ShoalError(f"{name}: a warehouse must have shelves, in an odd number of columns, and sight")
     if rules.payment not in get_args(Payment):
-        raise ShoalError(f"{name}: payment is one of {', '.join(get_args(Payment))}, not {rules.payment}")
+        choices = ", ".join(get_args(Payment))
+        raise ShoalError(f"{name}: payment must be one of {choices}, not {rules.payment}")
     shelves, room = int(first_shelves(rules).max()), rules.shape[0] * rules.shape[1]
     if not 0 < rules.requests < shelves or not 0 < rules.agents <= room:
         raise ShoalError(
-            f"{name}: {rules.agents} robots and {rules.requests} requests for {shelves} shelves in {room} "
-            f"cells; there is at least one of each, and a shelf that nobody asks for"
+            f"{name}: {rules.agents} robots and {rules.requests} requests do not fit {room} cells and "
+            f"{shelves} shelves; have 1 or more of both, and fewer requests than shelves"
         )
 
 

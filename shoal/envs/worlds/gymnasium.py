@@ -45,9 +45,11 @@ def declared_worlds(env: Any, name: str) -> tuple[Tree, dict[str, tuple[float, f
     params = getattr(env, "world_params", {})
     spread = getattr(env, "world_spread", {})
     if not _numbers_by_name(params, ()):
-        raise ShoalError(f"{name}: `world_params` are numbers by name, {{'gravity': 9.8}}, not {params!r}")
+        raise ShoalError(
+            f"{name}: `world_params` must be numbers by name, {{'gravity': 9.8}}, not {params!r}"
+        )
     if not _numbers_by_name(spread, (3,)):
-        raise ShoalError(f"{name}: `world_spread` is (scale, low, high) by name, not {spread!r}")
+        raise ShoalError(f"{name}: `world_spread` must be (scale, low, high) by name, not {spread!r}")
     return {key: float(value) for key, value in params.items()} or (), dict(spread)
 
 

@@ -69,7 +69,7 @@ class LunarLanderWorlds(LunarLander):
     def set_world(self, world: dict[str, float]) -> None:
         """Use this world from the next episode on."""
         if not -12 < world["gravity"] < 0:
-            raise ValueError(f"gravity is between -12 and 0, not {world['gravity']}")
+            raise ValueError(f"gravity must be between -12 and 0, not {world['gravity']}")
         self.current = world
         self.gravity = world["gravity"]
         self.wind_power, self.turbulence_power = world["wind_power"], world["turbulence_power"]

@@ -88,7 +88,7 @@ def _draw_worlds(spec: EnvSpec, spread: float, entropies: list[list[int]]) -> Tr
     if not spec.spread:
         raise _no_spread(spec) if _names(spec) else _no_parameters(spec)
     if not 0 <= spread < np.inf:
-        raise ShoalError(f"a spread of worlds is a number from 0 (all the same) up, not {spread}")
+        raise ShoalError(f"env_spread must be a finite number of at least 0, not {spread}")
     unknown = sorted(spec.spread.keys() - _names(spec))
     if unknown:
         raise ShoalError(f"{spec.name}: `spread` names {unknown[0]!r}; it has {', '.join(_names(spec))}")
@@ -117,8 +117,8 @@ def _no_parameters(spec: EnvSpec) -> ShoalError:
     backend = {"envpool": "EnvPool", "gym": "Gymnasium"}.get(spec.backend, spec.backend)
     return ShoalError(
         f"{spec.name} by {backend} has no physical parameters, so its worlds cannot differ; "
-        f"these have some: {', '.join([*BUILTIN, *OURS])}, "
-        "and what declares its own (docs/how-to/worlds-that-differ.md)"
+        f"choose one of {', '.join([*BUILTIN, *OURS])}, "
+        "or declare some (docs/how-to/worlds-that-differ.md)"
     )
 
 
@@ -138,19 +138,19 @@ def _numbered_learners(data: Any) -> tuple[int, list[Any]]:
         return 0, data
     if not isinstance(data, dict):
         raise ShoalError(
-            f"worlds' parameters are an object of learners or a list, not {_json_type(data)}; "
+            f"parameters of worlds must be an object of learners or a list, not {_json_type(data)}; "
             'write {"0": {"gravity": 9.8}, "1": ...}'
         )
     data = {str(key): one for key, one in data.items()}
     odd = [key for key in data if not key.isdecimal()]
     if odd:
-        raise ShoalError(f'learners are called by numbers, not {odd[0]!r}; write {{"0": {{...}}, "1": ...}}')
+        raise ShoalError(f'learners must be numbers, not {odd[0]!r}; write {{"0": {{...}}, "1": ...}}')
     first = 0 if "0" in data else 1
     expected = [str(first + index) for index in range(len(data))]
     missing = [key for key in expected if key not in data]
     if missing:
         raise ShoalError(
-            f"learners are numbered {first}, {first + 1}, ... without gaps, but there is no {missing[0]}; "
+            f"learners must be numbered {first}, {first + 1}, ... without gaps, but {missing[0]} is missing; "
             f"the keys are {', '.join(sorted(data, key=int))}"
         )
     return first, [data[key] for key in expected]
@@ -160,7 +160,7 @@ def _values(spec: EnvSpec, one: Any, number: int) -> dict[str, float]:
     """The parameters of one learner, by our names."""
     if not isinstance(one, dict):
         raise ShoalError(
-            f"learner {number}: parameters are an object, not {_json_type(one)}; "
+            f"learner {number}: parameters must be an object, not {_json_type(one)}; "
             f'write {{"{_names(spec)[0]}": {next(iter(_named(spec.params).values()))}}}'
         )
     known = {_normalised(name): name for name in _names(spec)}
@@ -172,7 +172,7 @@ def _values(spec: EnvSpec, one: Any, number: int) -> dict[str, float]:
                 f"learner {number}: no parameter {written!r}; {spec.name} has {', '.join(_names(spec))}"
             )
         if name in found:
-            raise ShoalError(f"learner {number}: {name} is there twice, in two spellings; keep one of them")
+            raise ShoalError(f"learner {number}: {name} is given twice, in two spellings; keep one of them")
         if not _is_number(value):
             raise ShoalError(f"learner {number}: {written} must be a finite number, not {json.dumps(value)}")
         found[name] = value

@@ -216,9 +216,9 @@ def check_world(world: dict[str, float]) -> dict[str, float]:
     """The same world; raises where a value is out of range."""
     for name, value in world.items():
         if not 0 <= value < np.inf:
-            raise ValueError(f"{name} is a number from 0 up, not {value}")
+            raise ValueError(f"{name} must be a finite number of at least 0, not {value}")
     if world["change_every"] % 1:
-        raise ValueError(f"change_every is a whole number of episodes, not {world['change_every']}")
+        raise ValueError(f"change_every must be a whole number of episodes, not {world['change_every']}")
     return world
 
 

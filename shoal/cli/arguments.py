@@ -1,0 +1,41 @@
+"""Reads arguments with tyro, and reports its errors in one line."""
+
+import io
+import re
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from shoal.errors import ShoalError
+
+RunFolder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+
+
+def read_arguments(cls: type, command: str, arguments: list[str], **how: Any) -> Any:
+    """The options of a command, as an instance of `cls`; `how` goes to tyro."""
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            return tyro.cli(cls, prog=command, args=arguments, **how)
+    except SystemExit as end:
+        if not end.code:  # tyro printed its help
+            raise
+        raise ShoalError(one_line(printed.getvalue(), command)) from None
+
+
+def one_line(box: str, command: str) -> str:
+    """The message in a box of tyro's, with the first option that it suggests.
+
+    >>> box = "╭─ Error ───╮ │ Unrecognized options: --stepz │ ───── │ Perhaps you meant: --steps │ ╰─────╯"
+    >>> one_line(box, "shoal train")
+    'unrecognized options: --stepz; did you mean --steps? (shoal train --help lists the options)'
+    """
+    plain = re.sub(r"\x1b\[[\d;]*m|[│╭╮╰╯]", " ", box)
+    parts = re.split(r"\s[─-]{3,}(?=\s|$)", f" {' '.join(plain.split())}")  # the title, the message, more
+    _, message, *more = [*parts, "unreadable arguments"]
+    suggested = re.search(r"Perhaps you meant: (--[^\s,/]+)", " ".join(more))
+    question = f"; did you mean {suggested[1]}?" if suggested else ""
+    message = message.strip()
+    return f"{message[0].lower()}{message[1:]}{question} ({command} --help lists the options)"
