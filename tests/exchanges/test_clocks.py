@@ -89,7 +89,7 @@ def test_a_clock_is_a_number(part):
 def test_staying_near_what_was_received_needs_both_networks():
     rule = (ExchangeConfig("average", parts=("actor",)),)
     config = TrainConfig("Pendulum-v1", TD3Config(prox_coef=0.1), learners=2, exchanges=rule)
-    with pytest.raises(ShoalError, match="exchange actor and critic"):
+    with pytest.raises(ShoalError, match="needs an exchange of actor and critic"):
         config.check()
 
 
