@@ -1,5 +1,7 @@
 """Convolutional encoders of images."""
 
+from functools import partial, reduce
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -35,9 +37,11 @@ class Convolution(eqx.Module):
         self.stride, self.padding = stride, padding
 
     def __call__(self, x: Array) -> Array:
-        strides = (self.stride, self.stride)
-        layout = ("NHWC", "HWIO", "NHWC")
-        y = jax.lax.conv_general_dilated(x, self.weight, strides, self.padding, dimension_numbers=layout)
+        on_cpu, elsewhere = (
+            partial(convolve, stride=self.stride, padding=self.padding)
+            for convolve in (convolve_by_products, convolve)
+        )
+        y = jax.lax.platform_dependent(x, self.weight, cpu=on_cpu, default=elsewhere)
         return y + jnp.broadcast_to(self.bias, y.shape)
 
 
@@ -103,7 +107,70 @@ class Impala(eqx.Module):
         x = to_images(obs)
         for enter, first, second in self.blocks:
             x = enter(x)
-            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+            x = jax.lax.platform_dependent(x, cpu=max_pool_by_slices, default=max_pool)
             x = second(first(x))
         x = jax.nn.relu(self.dense(jax.nn.relu(x).reshape(x.shape[0], -1)))
         return x.reshape(*obs.shape[:-3], self.num_out)
+
+
+def convolve(x: Array, weight: Array, stride: int, padding: str) -> Array:
+    """The convolution of images (B, height, width, in) with a weight (k, k, in, out)."""
+    layout = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, weight, (stride, stride), padding, dimension_numbers=layout)
+
+
+def max_pool(x: Array) -> Array:
+    """The largest numbers of windows of 3 x 3 pixels, 2 pixels apart; (B, height, width, channels)."""
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+
+# The same in the forms that are fastest on a CPU, where XLA's gradients of both are slow: in a loop, those of
+# 64 pictures through NatureCNN take 890 ms of CPU time, these 41; of 32 pictures through Impala 2390 and 108.
+
+
+def convolve_by_products(x: Array, weight: Array, stride: int, padding: str) -> Array:
+    """y[r, c] = sum_i [x[r + i, c], ..., x[r + i, c + k - 1]] W_i: one product for each row of the weight."""
+    x = pad(x, weight.shape[0], stride, padding, value=0.0)
+    x, weight = to_stride_1(x, weight, stride)
+    size = weight.shape[0]
+    height, width = x.shape[1] - size + 1, x.shape[2] - size + 1
+    windows = jnp.concatenate([x[:, :, j : j + width] for j in range(size)], -1)  # (B, height, width, k in)
+    rows = weight.reshape(size, -1, weight.shape[-1])  # (k, k in, out)
+    return jnp.asarray(sum(windows[:, i : i + height] @ rows[i] for i in range(size)))
+
+
+def to_stride_1(x: Array, weight: Array, stride: int) -> tuple[Array, Array]:
+    """Images and weight whose convolution with stride 1 is the one with `stride`, without padding.
+
+    Each square of `stride` x `stride` pixels becomes one pixel with as many times the channels.
+    """
+    batch, height, width, channels = x.shape
+    size = weight.shape[0]
+    small = -(-size // stride)  # the weight's size in squares
+    high, wide = (small + (length - size) // stride for length in (height, width))  # images in squares
+    grow = lambda length, squares: (0, max(squares * stride - length, 0))
+    x = jnp.pad(x, ((0, 0), grow(height, high), grow(width, wide), (0, 0)))
+    x = x[:, : high * stride, : wide * stride].reshape(batch, high, stride, wide, stride, channels)
+    x = x.swapaxes(2, 3).reshape(batch, high, wide, -1)
+    weight = jnp.pad(weight, (grow(size, small), grow(size, small), (0, 0), (0, 0)))
+    weight = weight.reshape(small, stride, small, stride, channels, -1).swapaxes(1, 2)
+    return x, weight.reshape(small, small, -1, weight.shape[-1])
+
+
+def max_pool_by_slices(x: Array) -> Array:
+    """The largest of three neighbours along each axis in turn; of equal ones the first has the gradient."""
+    x = pad(x, 3, 2, "SAME", value=-jnp.inf)
+    larger = lambda a, b: jnp.where(a >= b, a, b)
+    for axis in (2, 1):
+        last = x.shape[axis] - 2
+        x = reduce(larger, (jax.lax.slice_in_dim(x, i, last + i, 2, axis) for i in range(3)))
+    return x
+
+
+def pad(x: Array, size: int, stride: int, padding: str, value: float) -> Array:
+    """Images with an edge for windows of `size` pixels: SAME has one at every `stride`, VALID has no edge."""
+    if padding == "VALID":
+        return x
+    missing = [max((-(-n // stride) - 1) * stride + size - n, 0) for n in x.shape[1:3]]
+    edges = [(n // 2, n - n // 2) for n in missing]
+    return jnp.pad(x, ((0, 0), *edges, (0, 0)), constant_values=value)
