@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from shoal.cli import cache, show
 from shoal.cli.arguments import RunFolder, read_arguments
@@ -33,8 +32,8 @@ class Play:
     """Frames per second."""
     seed: int = 0
     """The seed of the episode."""
-    checkpoint: Literal["latest", "best"] = "latest"
-    """Which checkpoint to load."""
+    checkpoint: str = "latest"
+    """Which checkpoint to load: latest, best, or a step (train --save-every N keeps one every N steps)."""
     debug: bool = False
     """Show the whole traceback of an error."""
 

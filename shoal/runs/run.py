@@ -17,6 +17,7 @@ from shoal.runs.evaluation import evaluate_learners, evaluate_match, own_world
 from shoal.runs.learners import TrainedLearners, choose_learner, learners_of, load_learners
 from shoal.runs.lineage import hyper_plan, read_lineage
 from shoal.runs.metrics import read_metrics, read_summary
+from shoal.runs.milestones import Milestones
 from shoal.runs.policy import Policy
 from shoal.runs.presets import preset
 from shoal.runs.progress import ProgressBar, on_terminal
@@ -90,6 +91,11 @@ class Run:
         return self.config.steps_after(meta["iteration"]) if meta else 0
 
     @property
+    def checkpoints(self) -> list[int]:
+        """The steps of its checkpoints, oldest first; `evaluate`, `policy` and `play` take one of them."""
+        return checkpoint.saved_steps(self.folder / "checkpoints")
+
+    @property
     def best(self) -> int:
         """The number of the learner with the highest mean return at the newest checkpoint."""
         meta = checkpoint.newest_meta(self.folder / "checkpoints")
@@ -102,7 +108,7 @@ class Run:
         *,
         sampled: bool = False,
         seed: int = 0,
-        checkpoint: str = "latest",
+        checkpoint: int | str = "latest",
         levels: str | None = None,
         each_world: bool = False,
         against: "Run | Path | str | None" = None,
@@ -110,9 +116,9 @@ class Run:
         """Play whole episodes; an `Evaluation` per learner (and world), like `shoal eval --json`.
 
         `learner` is a number, "best", "mean" (of all parameters) or "all". Actions are greedy unless
-        `sampled`. `checkpoint` is "latest" or "best". `levels` are a generated game's "seen", "unseen" or
-        "all"; `each_world` adds every learner's world to the worlds; `against` is another run of the
-        same game between teams.
+        `sampled`. `checkpoint` is "latest", "best" or a step. `levels` are a generated game's "seen",
+        "unseen" or "all"; `each_world` adds every learner's world to the worlds; `against` is another run
+        of the same game between teams.
         """
         trained = load_learners(self.folder, checkpoint)
         if against is None:
@@ -124,7 +130,12 @@ class Run:
         return evaluate_match(trained, other, episodes, learner, sampled=sampled, seed=seed)
 
     def policy(
-        self, learner: int | str = "best", checkpoint: str = "latest", *, sampled: bool = False, seed: int = 0
+        self,
+        learner: int | str = "best",
+        checkpoint: int | str = "latest",
+        *,
+        sampled: bool = False,
+        seed: int = 0,
     ) -> Policy:
         """One learner as a function from NumPy observations to NumPy actions, greedy unless `sampled`."""
         trained = load_learners(self.folder, checkpoint)
@@ -133,7 +144,7 @@ class Run:
     def play(
         self,
         learner: int | str = "best",
-        checkpoint: str = "latest",
+        checkpoint: int | str = "latest",
         *,
         sampled: bool = False,
         seed: int = 0,
@@ -175,6 +186,10 @@ def run(
     folder: Path | str | None = None,
     clobber: bool = False,
     mesh: str | None = None,
+    eval_every: int | None = None,
+    eval_episodes: int | None = None,
+    save_every: int | None = None,
+    stop_at: float | None = None,
     **settings,
 ) -> Run:
     """Train in a folder, as `shoal train` does: with metrics, checkpoints and a summary.
@@ -182,6 +197,10 @@ def run(
     `env` is an environment's name, whose preset is the start, or a configuration; `settings` change it. The
     same call again resumes a run that was interrupted, or returns one that is complete; `clobber` starts
     over. A terminal shows a progress bar. Ctrl-C saves and raises KeyboardInterrupt.
+
+    After every `eval_every` steps the learners play `eval_episodes` greedy episodes each (10 unless given);
+    checkpoints at every `save_every` steps are kept; the run ends where the learners' mean return reaches
+    `stop_at`. The same call without the first three does as the last one did; 0 turns them off.
 
     >>> import shoal
     >>> run = shoal.run("CartPole-v1", steps=1_024, learners=2, folder="runs/demo")
@@ -193,7 +212,8 @@ def run(
     else:
         before = to_settings(env)
         config = from_settings(before | expanded(settings, before["algo"])) if settings else env
-    opened = open_session(config, folder, clobber, mesh=mesh)
+    milestones = Milestones(eval_every, eval_episodes, save_every, stop_at)
+    opened = open_session(config, folder, clobber, mesh=mesh, milestones=milestones)
     if not isinstance(opened, Finished):
         bar = ProgressBar(opened) if on_terminal() else None
         with bar or nullcontext():
