@@ -12,12 +12,14 @@ from shoal.settings import flatten, types
 from shoal.training.config import TrainConfig
 
 
-def parse_train(arguments: list[str]) -> tuple[TrainConfig, Output, Milestones]:
+def parse_train(arguments: list[str]) -> tuple[TrainConfig, tuple[Output, Milestones]]:
     """The configuration, the run's folder and devices, and its milestones."""
     return read_run(*read_start(arguments), arguments)
 
 
-def read_run(env: str | None, start: Start, arguments: list[str]) -> tuple[TrainConfig, Output, Milestones]:
+def read_run(
+    env: str | None, start: Start, arguments: list[str]
+) -> tuple[TrainConfig, tuple[Output, Milestones]]:
     """The same, where the start of the settings is known."""
     config = start_config(env, start)
     settings = to_settings(config)
@@ -32,7 +34,7 @@ def read_run(env: str | None, start: Start, arguments: list[str]) -> tuple[Train
         changed["env_options"] = config.env_options | read_options(changed["env_options"])
     elsewhere = {"env"}.union(*map(types, OPTIONS))
     config = from_settings(settings | {k: x for k, x in changed.items() if k not in elsewhere})
-    return config, output, milestones
+    return config, (output, milestones)
 
 
 def start_config(env: str | None, start: Start) -> TrainConfig:

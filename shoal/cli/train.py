@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     if start.help is not None:
         print(help_page(env, start))
         return 0
-    config, output, milestones = read_run(env, start, arguments)
+    config, (output, milestones) = read_run(env, start, arguments)
     process = process_of(output) or read_launcher()
     if output.processes > 1 and not process:
         return launch.launch([sys.executable, "-m", "shoal.cli", "train", *arguments], output.processes)

@@ -43,10 +43,13 @@ class Milestones:
         """Episodes of each learner in an evaluation."""
         return self.eval_episodes or 10
 
+    def given(self) -> dict[str, float]:
+        """Those that are given."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
     def after(self, earlier: "Milestones") -> "Milestones":
         """These, where they are given, else those of the last command; `stop_at` is never taken over."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        found = replace(earlier, **given | {"stop_at": self.stop_at})
+        found = replace(earlier, **self.given() | {"stop_at": self.stop_at})
         if self.eval_episodes and not found.eval_every:
             raise ShoalError("eval_episodes has no effect without an evaluation; add --eval-every STEPS")
         return found

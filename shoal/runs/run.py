@@ -14,6 +14,7 @@ from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.runs.config import expanded, from_settings, read_settings, to_settings
 from shoal.runs.evaluation import evaluate_learners, evaluate_match, own_world
+from shoal.runs.events import record_film
 from shoal.runs.learners import TrainedLearners, choose_learner, learners_of, load_learners
 from shoal.runs.lineage import hyper_plan, read_lineage
 from shoal.runs.metrics import read_metrics, read_summary
@@ -36,6 +37,7 @@ class Played(NamedTuple):
     learner: int | str
     frames: list[np.ndarray]  # (H, W, 3) uint8 each; one more than there were steps
     total: float  # the raw return
+    step: int  # of the checkpoint
 
 
 class Run:
@@ -158,18 +160,18 @@ class Run:
             trained.recipe, trained.learner, cohort, seed, steps, world, sampled=sampled, pictures=True
         )
         rewards, frames = zip(*((step.reward, step.picture) for step in played), strict=True)
-        return Played(name, list(frames), sum(rewards))
+        return Played(name, list(frames), sum(rewards), trained.step)
 
     def video(
         self, path: Path | str | None = None, learner: int | str = "best", *, fps: int = 30, **how
     ) -> Path:
         """Write an episode as .gif or .mp4, videos/learner_K.gif in the run's folder unless given.
 
-        `how` goes to `play`: checkpoint, sampled, seed, steps.
+        `how` goes to `play`: checkpoint, sampled, seed, steps. TensorBoard shows a .gif among its images.
         """
         played = self.play(learner, **how)
         path = path or self.folder / "videos" / f"learner_{played.learner}.gif"
-        return write_video(played.frames, Path(path), fps)
+        return write_film(self.folder, played, Path(path), fps)
 
     def plot(self, folder: Path | str | None = None, *, episode: bool = True, seed: int = 0) -> list[Path]:
         """Plot learning curves, and with `episode` the best learner's policy; returns the files written."""
@@ -221,6 +223,13 @@ def run(
         if ended.interrupted:
             raise KeyboardInterrupt(f"{ended.folder} is saved at step {ended.step:,}")
     return Run(opened.folder)
+
+
+def write_film(folder: Path, played: Played, path: Path, fps: int) -> Path:
+    """Write an episode of a run as .gif or .mp4, a .gif also into the run's TensorBoard events."""
+    written = write_video(played.frames, path, fps)
+    record_film(folder, played.learner, played.step, written, played.frames[0].shape)
+    return written
 
 
 def load(folder: Path | str) -> Run:

@@ -193,7 +193,10 @@ def open_writer(session: Session) -> AbstractContextManager[RunWriter | None]:
     config = session.trainer.parts.config
     hypers = fetch(session.state.cohort.hypers)._asdict() if config.selection_every else {}
     evolved = {name: hypers[name] for name in config.priors} if config.selection_every else {}
-    return RunWriter(session.folder, session.resumed_step, evolved) if rank() == 0 else nullcontext()
+    settings = to_settings(config) | session.watch.milestones.given()
+    if rank() > 0:
+        return nullcontext()
+    return RunWriter(session.folder, session.resumed_step, evolved, settings)
 
 
 def can_save(report: Report) -> bool:
