@@ -57,8 +57,9 @@ def evaluated(summary: Mapping[str, Any]) -> None:
     if "evaluation" not in summary:
         return
     last, best = summary["evaluation"], summary["best_evaluation"]
-    score, top = (describe_scores(np.asarray(one["return_mean"])) for one in (last, best))
-    print(f"{score} in the last evaluation" + f"; best {top} at step {best['step']:,}" * (best != last))
+    print(f"{describe_scores(np.asarray(last['return_mean']))} in the last evaluation")
+    if best != last:
+        print(f"{describe_scores(np.asarray(best['return_mean']))} in the best one, at step {best['step']:,}")
 
 
 def profile_table(profile: Profile) -> None:

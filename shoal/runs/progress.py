@@ -65,8 +65,10 @@ class ProgressBar:
         """Show a report."""
         if report.evaluated:
             mean = np.mean(report.metrics["eval/return_mean"])
-            self.evaluated = f", evaluated {format_return(mean)}"
-        score = describe_scores(report.metrics["return_mean"]) + self.evaluated
+            self.evaluated = f"  eval {format_return(mean)}"
+        score = describe_scores(report.metrics["return_mean"])
+        if self.evaluated:  # in place of the lowest and the highest: the line is full
+            score = score.partition(" (")[0] + self.evaluated
         speed = f"{format_large(report.steps_per_second_compiled)} steps/s"
         steps = f"{format_large(report.step)}/{format_large(self.total)}"
         self.bar.update(self.task, completed=report.step, text=f"{steps}  {score}  {speed}")
