@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from shoal import ExchangeConfig, TrainConfig
 from shoal.learners.registry import ALGORITHMS
+from shoal.runs.milestones import Milestones
 from shoal.settings import flatten, helps, types
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -24,7 +25,8 @@ def page() -> str:
     parts = [INTRODUCTION, *section("The run", TrainConfig("CartPole-v1"))]
     for name, algorithm in ALGORITHMS.items():
         parts += section(f"`--algo {name}`", algorithm.config())
-    return "\n".join([*parts, *section("Learning together", ExchangeConfig())])
+    parts += section("Learning together", ExchangeConfig())
+    return "\n".join([*parts, *section("While it trains", Milestones())])
 
 
 def section(title: str, config: Any) -> list[str]:

@@ -30,8 +30,8 @@ class Eval:
     """Another run of the same environment with teams: its best learner plays this run's, on each side."""
     levels: Literal["seen", "unseen", "all"] | None = None
     """Which levels of a generated game (Procgen): those seen in training, unseen ones, or all."""
-    checkpoint: Literal["latest", "best"] = "latest"
-    """Which checkpoint to load."""
+    checkpoint: str = "latest"
+    """Which checkpoint to load: latest, best, or a step (train --save-every N keeps one every N steps)."""
     seed: int = 0
     """The seed of the episodes; other episodes than in training."""
     json: bool = False

@@ -12,6 +12,7 @@ from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import EXCHANGES
 from shoal.learners.registry import ALGORITHMS
+from shoal.runs.milestones import Milestones
 from shoal.setting_names import SHORT_NAMES
 from shoal.settings import helps, types
 from shoal.training.config import TrainConfig
@@ -60,6 +61,10 @@ class Output:
     """Show the whole traceback of an error."""
 
 
+OPTIONS = (Start, Output, Milestones)
+"""Classes whose flags are not settings that decide a run's numbers."""
+
+
 class Flag(NamedTuple):
     """A setting on the command line."""
 
@@ -81,7 +86,7 @@ def flags_of(cls: type) -> dict[str, Flag]:
 @cache
 def all_flags(algo: str) -> dict[str, Flag]:
     """Every flag of a run with this algorithm."""
-    classes = (TrainConfig, ALGORITHMS[algo].config, ExchangeConfig, Start, Output)
+    classes = (TrainConfig, ALGORITHMS[algo].config, ExchangeConfig, *OPTIONS)
     found = {name: flag for cls in classes for name, flag in flags_of(cls).items()}
     choices = Literal[tuple(ALGORITHMS)]  # type: ignore[valid-type]
     exchanges = f"How learners learn together: {', '.join(EXCHANGES)}. {found['exchange'].help}"

@@ -13,6 +13,7 @@ from shoal.envs.registry import suite_of
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.learners.registry import name_of
+from shoal.runs.milestones import Milestones
 from shoal.setting_names import SWITCHES
 from shoal.settings import helps
 from shoal.training.config import TrainConfig
@@ -57,6 +58,8 @@ def all_groups(config: TrainConfig) -> dict[str, Group]:
     found = {"run": Group("The run: its size, its environment, its folder.", run)}
     found |= _groups_of(type(config.algo), algo, f"Every setting of {algo} that is in no group.")
     found |= _groups_of(ExchangeConfig, "exchange", "How learners learn together.")
+    about = "Evaluation while training, checkpoints to keep, a return to stop at."
+    found["milestones"] = Group(about, list(flags_of(Milestones)))
     return found | {"devices": Group("Devices, processes, timing.", output[2:])}
 
 

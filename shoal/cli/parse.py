@@ -2,21 +2,24 @@
 
 from typing import Any
 
-from shoal.cli.flags import Output, Start, read_flags, read_start
+from shoal.cli.flags import OPTIONS, Output, Start, read_flags, read_start
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.runs.config import EXCHANGE, expanded, from_settings, read_settings, to_settings
+from shoal.runs.milestones import Milestones
 from shoal.runs.presets import named_settings, preset_settings
 from shoal.settings import flatten, types
 from shoal.training.config import TrainConfig
 
 
-def parse_train(arguments: list[str]) -> tuple[TrainConfig, Output]:
-    """The configuration, and the run's folder and devices."""
+def parse_train(arguments: list[str]) -> tuple[TrainConfig, tuple[Output, Milestones]]:
+    """The configuration, the run's folder and devices, and its milestones."""
     return read_run(*read_start(arguments), arguments)
 
 
-def read_run(env: str | None, start: Start, arguments: list[str]) -> tuple[TrainConfig, Output]:
+def read_run(
+    env: str | None, start: Start, arguments: list[str]
+) -> tuple[TrainConfig, tuple[Output, Milestones]]:
     """The same, where the start of the settings is known."""
     config = start_config(env, start)
     settings = to_settings(config)
@@ -24,12 +27,14 @@ def read_run(env: str | None, start: Start, arguments: list[str]) -> tuple[Train
     flags = read_flags(settings["algo"], defaults, arguments)
     changed = {name: x for name, x in flags.items() if x != defaults[name]}
     output = Output(**{name: flags[name] for name in types(Output)})
+    milestones = Milestones(**{name: flags[name] for name in types(Milestones)})
     if len(config.exchanges) > 1 and changed.keys() & EXCHANGE:
         raise ShoalError(f"{start.config or start.follow} lists several exchanges; change them there")
     if "env_options" in changed:
         changed["env_options"] = config.env_options | read_options(changed["env_options"])
-    elsewhere = {"env", *types(Output), *types(Start)}
-    return from_settings(settings | {k: x for k, x in changed.items() if k not in elsewhere}), output
+    elsewhere = {"env"}.union(*map(types, OPTIONS))
+    config = from_settings(settings | {k: x for k, x in changed.items() if k not in elsewhere})
+    return config, (output, milestones)
 
 
 def start_config(env: str | None, start: Start) -> TrainConfig:
@@ -56,7 +61,9 @@ def start_config(env: str | None, start: Start) -> TrainConfig:
 def flag_defaults(config: TrainConfig) -> dict[str, Any]:
     """The defaults of all flags. Flags that name a file are empty."""
     exchange = config.exchanges[0] if len(config.exchanges) == 1 else ExchangeConfig()
-    known = to_settings(config) | flatten(exchange) | vars(Start()) | vars(Output())
+    known = to_settings(config) | flatten(exchange)
+    for cls in OPTIONS:
+        known |= vars(cls())
     empty = {"comm_matrix": None, "env_params": None, "env_options": ()}
     return known | empty | {"algo": to_settings(config)["algo"]}
 

@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from shoal.cli import cache, show
 from shoal.cli.arguments import RunFolder, read_arguments
 from shoal.runs.progress import format_return
-from shoal.runs.run import load
-from shoal.runs.video import write_video
+from shoal.runs.run import load, write_film
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,8 @@ class Play:
     """Frames per second."""
     seed: int = 0
     """The seed of the episode."""
-    checkpoint: Literal["latest", "best"] = "latest"
-    """Which checkpoint to load."""
+    checkpoint: str = "latest"
+    """Which checkpoint to load: latest, best, or a step (train --save-every N keeps one every N steps)."""
     debug: bool = False
     """Show the whole traceback of an error."""
 
@@ -50,7 +48,7 @@ def main(arguments: list[str]) -> int:
     default = None if options.mp4 or options.human else options.run / "videos" / f"learner_{name}.gif"
     for path in (options.gif or default, options.mp4):
         if path is not None:
-            print(f"wrote {write_video(frames, path, options.fps)}")
+            print(f"wrote {write_film(options.run, played, path, options.fps)}")
     print(f"learner {name}: return {format_return(played.total)} in {len(frames) - 1} steps")
     if options.human:
         show.window(frames, options.fps)

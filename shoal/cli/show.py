@@ -4,16 +4,17 @@ import ctypes
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
 from shoal.errors import ShoalError
-from shoal.runs.progress import describe_scores, format_large
+from shoal.runs.progress import describe_scores, format_large, format_return
 from shoal.runs.session import Finished, Session
 from shoal.training.evaluate import Evaluation
 from shoal.training.profile import Profile
@@ -21,8 +22,13 @@ from shoal.training.profile import Profile
 
 def already_trained(finished: Finished) -> None:
     """The run is complete: what to do next."""
-    print(f"{finished.folder} is already trained to step {finished.step:,}")
-    print("a larger --steps continues it; --clobber starts over")
+    if goal := finished.reached:
+        print(f"{finished.folder} already reached a mean return of {format_return(goal['return'])}", end="")
+        print(f" at step {goal['step']:,}")
+        print("a larger --stop-at or --steps, or no --stop-at, continues it; --clobber starts over")
+    else:
+        print(f"{finished.folder} is already trained to step {finished.step:,}")
+        print("a larger --steps continues it; --clobber starts over")
     _next(finished.folder)
 
 
@@ -33,6 +39,9 @@ def ending(finished: Finished, session: Session) -> None:
     scored = bool(np.any(np.isfinite(summary["return_mean"])))
     print(f"{verb} after {summary['steps']:,} steps per learner in {summary['seconds']:.1f} s")
     print(f"{describe_scores(np.asarray(summary['return_mean']))}{' over the last 100 episodes' * scored}")
+    evaluated(summary)
+    if goal := finished.reached:
+        print(f"stopped by --stop-at: the mean return reached {format_return(goal['return'])}")
     compiled, overall = summary["steps_per_second_compiled"], summary["steps_per_second"]
     print(f"{format_large(compiled)} steps/s of all learners ({format_large(overall)} with compiling)")
     if session.profile:
@@ -41,6 +50,16 @@ def ending(finished: Finished, session: Session) -> None:
         print("saved; the same command resumes here")
     print(f"files in {folder}")
     _next(folder)
+
+
+def evaluated(summary: Mapping[str, Any]) -> None:
+    """The last evaluation of a run, and the best one where that is another."""
+    if "evaluation" not in summary:
+        return
+    last, best = summary["evaluation"], summary["best_evaluation"]
+    print(f"{describe_scores(np.asarray(last['return_mean']))} in the last evaluation")
+    if best != last:
+        print(f"{describe_scores(np.asarray(best['return_mean']))} in the best one, at step {best['step']:,}")
 
 
 def profile_table(profile: Profile) -> None:

@@ -10,6 +10,7 @@ from shoal.distributed import launch
 from shoal.distributed.processes import ProcessInfo, rank, read_launcher, run_distributed
 from shoal.errors import ShoalError
 from shoal.runs import session
+from shoal.runs.milestones import Milestones
 from shoal.runs.progress import ProgressBar
 from shoal.training.config import TrainConfig
 
@@ -20,22 +21,27 @@ def main(arguments: list[str]) -> int:
     if start.help is not None:
         print(help_page(env, start))
         return 0
-    config, output = read_run(env, start, arguments)
+    config, (output, milestones) = read_run(env, start, arguments)
     process = process_of(output) or read_launcher()
     if output.processes > 1 and not process:
         return launch.launch([sys.executable, "-m", "shoal.cli", "train", *arguments], output.processes)
     cache.cache_compilations()
     if not process:
-        return run(config, output)
+        return run(config, output, milestones)
     if launch.was_launched():
         launch.end_with_launcher()
-    return run_distributed(process, lambda: run(config, output), quiet=launch.was_launched())
+    return run_distributed(process, lambda: run(config, output, milestones), quiet=launch.was_launched())
 
 
-def run(config: TrainConfig, output: Output) -> int:
+def run(config: TrainConfig, output: Output, milestones: Milestones) -> int:
     """Train with a progress bar, then print the result."""
     opened = session.open_session(
-        config, output.out, output.clobber, mesh=output.mesh, profile=output.profile
+        config,
+        output.out,
+        output.clobber,
+        mesh=output.mesh,
+        profile=output.profile,
+        milestones=milestones,
     )
     if isinstance(opened, session.Finished):
         if rank() == 0:

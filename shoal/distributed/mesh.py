@@ -89,6 +89,13 @@ def make_mesh(
     return Mesh(np.array(devices[: shape[0] * shape[1]]).reshape(shape), ("learners", DATA))
 
 
+def own_part(mesh: Mesh, num_learners: int) -> Mesh:
+    """This process's devices of a mesh, as many as divide the learners evenly."""
+    devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    count = max(n for n in range(1, len(devices) + 1) if num_learners % n == 0)
+    return Mesh(np.array(devices[:count])[:, None], ("learners", DATA))
+
+
 def first_of(devices: list[Any], process: int) -> Any:
     """A process's first device."""
     return next(device for device in devices if device.process_index == process)

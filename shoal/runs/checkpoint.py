@@ -1,4 +1,4 @@
-"""Checkpoints: a pytree in safetensors with a JSON file beside it, whole or absent, newest and best kept.
+"""Checkpoints: a pytree in safetensors with a JSON file beside it, whole or absent; some are kept.
 
     checkpoints/step_000000512.safetensors    the leaves, named by their path in the tree
     checkpoints/step_000000512.json           step, bytes, crc32, meta; written last, so it commits
@@ -26,7 +26,7 @@ from shoal.runs.files import TEMPORARY, disk_errors, replacing
 from shoal.types import Tree
 
 KEEP = 3
-"""How many of the newest checkpoints are kept, besides the best."""
+"""How many of the newest checkpoints are kept, besides the best and those that say so."""
 
 DTYPES = {
     "BOOL": "bool",
@@ -75,14 +75,14 @@ def save(folder: Path, step: int, tree: Tree, meta: dict) -> Path:
     """Saves a tree and its record, then removes old checkpoints.
 
     `meta` is anything JSON can hold, and arrays, which become lists; its `score`, a number where
-    larger is better, decides which checkpoint is the best. If the disk fails, earlier
-    checkpoints stay.
+    larger is better, decides which checkpoint is the best, those that were `evaluated` before the
+    others. One that is `kept` stays for good. If the disk fails, earlier checkpoints stay.
     """
     contents = safetensors.numpy.save(_arrays(tree))
     meta = json.loads(json.dumps(meta, default=lambda value: np.asarray(value).tolist()))
     record = {"step": step, "bytes": len(contents), "crc32": zlib.crc32(contents), "meta": meta}
     text = json.dumps(record | {"record_crc32": _record_crc32(record)}, indent=2)
-    data = Path(folder) / f"step_{step:09d}.safetensors"
+    data = path_of(folder, step)
     with replacing(data, data.with_suffix(".json")) as (temporary_data, temporary_record):
         temporary_data.write_bytes(contents)
         temporary_record.write_text(text, encoding="utf-8")
@@ -104,6 +104,16 @@ def load(path: Path, like: Tree) -> tuple[Tree, dict]:
     if len(contents) != record["bytes"] or zlib.crc32(contents) != record["crc32"]:
         raise CorruptCheckpoint(f"{data} is damaged: its size or checksum is not the one recorded")
     return _restore(dict(safetensors.deserialize(contents)), like, data), record["meta"]
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """The data of the checkpoint at a step."""
+    return Path(folder) / f"step_{step:09d}.safetensors"
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """The steps of all checkpoints that are complete, oldest first."""
+    return [record["step"] for record in _committed(_saved(folder)).values()]
 
 
 def load_latest(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
@@ -133,7 +143,7 @@ def load_best(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
 
 
 def prune(folder: Path) -> None:
-    """Removes all but the newest KEEP checkpoints and the best one, and files left by crashes.
+    """Removes all but the newest KEEP checkpoints, the best and the `kept` ones, and files left by crashes.
 
     Damaged checkpoints do not count; those older than the newest KEEP are removed.
     """
@@ -142,7 +152,8 @@ def prune(folder: Path) -> None:
     if not committed:
         return
     newest = list(committed)[-KEEP:]
-    kept = {*newest, *_ranked(committed)[-1:]}
+    for_good = [data for data, record in committed.items() if record["meta"].get("kept")]
+    kept = {*newest, *_ranked(committed)[-1:], *for_good}
     with disk_errors("remove old checkpoints in", Path(folder)):
         for data in saved[: saved.index(newest[0])]:
             if data not in kept:
@@ -158,7 +169,7 @@ def _saved(folder: Path) -> list[Path]:
         names = [path.name for path in Path(folder).iterdir()] if Path(folder).exists() else []
     matches = (re.fullmatch(r"step_(\d{9,})\.(safetensors|json)", name) for name in names)
     steps = {int(match[1]) for match in matches if match}
-    return [Path(folder) / f"step_{step:09d}.safetensors" for step in sorted(steps)]
+    return [path_of(folder, step) for step in sorted(steps)]
 
 
 def _committed(saved: Iterable[Path]) -> dict[Path, dict]:
@@ -175,11 +186,16 @@ def _committed(saved: Iterable[Path]) -> dict[Path, dict]:
 
 
 def _ranked(records: dict[Path, dict]) -> list[Path]:
-    """The checkpoints with a finite score, worst first; among equals the newer one is later."""
+    """The checkpoints with a finite score, worst first, those that were evaluated after the others.
 
-    def score(data: Path) -> float | None:
-        value = records[data]["meta"].get("score")
-        return value if isinstance(value, int | float) and math.isfinite(value) else None
+    Among equals the newer one is later.
+    """
+
+    def score(data: Path) -> tuple[bool, float] | None:
+        meta = records[data]["meta"]
+        value = meta.get("score")
+        known = isinstance(value, int | float) and math.isfinite(value)
+        return (bool(meta.get("evaluated")), value) if known else None
 
     scored = [(value, data) for data in records if (value := score(data)) is not None]
     return [data for _, data in sorted(scored, key=lambda pair: pair[0])]

@@ -17,7 +17,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.loop import Report
 from shoal.training.parts import make_learner
 from shoal.training.scores import best_learner
-from shoal.types import EnvRecipe, Learner, LearnerState
+from shoal.types import EnvRecipe, Learner, LearnerState, Tree
 
 
 class TrainedLearners(NamedTuple):
@@ -31,22 +31,46 @@ class TrainedLearners(NamedTuple):
     step: int
 
 
-def load_learners(folder: Path, which: str = "latest") -> TrainedLearners:
-    """The learners of a run, from its `latest` or its `best` checkpoint."""
+def load_learners(folder: Path, which: int | str = "latest") -> TrainedLearners:
+    """The learners of a run, from its `latest` or its `best` checkpoint, or from that at a step."""
     config = from_settings(read_settings(Path(folder) / "config.yaml"))
     recipe = make(config.env, **config.options)
     learner = make_learner(config, recipe.spec)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.learners))
     like = {"cohort": jax.eval_shape(jax.vmap(learner.init), keys)}
-    if which not in ("latest", "best"):
-        raise ShoalError(f"no checkpoint {which!r}; choose latest or best")
-    load = checkpoint.load_best if which == "best" else checkpoint.load_latest
-    loaded = load(Path(folder) / "checkpoints", like)
-    if loaded is None:
-        raise ShoalError(f"{folder} holds no checkpoint yet; train it first")
-    parts, meta = loaded
+    parts, meta = load_checkpoint(Path(folder), which, like, config.algo.rollout_size)
     step = config.steps_after(meta["iteration"])
     return TrainedLearners(config, recipe, learner, parts["cohort"], best_learner(meta["scores"]), step)
+
+
+def load_checkpoint(folder: Path, which: int | str, like: Tree, rollout_size: int) -> tuple[Tree, dict]:
+    """A checkpoint of a run: `latest`, `best`, or the one after the rollout in which a step was made."""
+    saved, steps = folder / "checkpoints", checkpoint.saved_steps(folder / "checkpoints")
+    if which in ("latest", "best"):
+        load = checkpoint.load_best if which == "best" else checkpoint.load_latest
+        if (loaded := load(saved, like)) is not None:
+            return loaded
+        if steps:
+            raise ShoalError(f"{folder} holds no checkpoint with a score yet; choose latest")
+        raise ShoalError(f"{folder} holds no checkpoint yet; train it first")
+    asked = read_step(which)
+    found = [step for step in steps if asked is not None and step - rollout_size < asked <= step]
+    if found:
+        return checkpoint.load(checkpoint.path_of(saved, found[0]), like)
+    there = ", ".join(map(str, ["latest", "best", *steps]))
+    raise ShoalError(f"no checkpoint {which} in {folder}; choose one of {there}")
+
+
+def read_step(text: int | str) -> int | None:
+    """A step as it is written, also as 50_000 or 5e4; None where it is none.
+
+    >>> read_step("5e4"), read_step("50_000"), read_step("first")
+    (50000, 50000, None)
+    """
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError):
+        return None
 
 
 def learners_of(report: Report) -> TrainedLearners:

@@ -11,34 +11,31 @@ import io
 import json
 import math
 import os
-import socket
-import time
-import warnings
 from collections.abc import Iterable, Mapping
-from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from shoal.errors import ShoalError
+from shoal.runs.events import open_events
 from shoal.runs.files import disk_errors, make_folder, read_json, write_text
 
 LEADING = ("step", "learner", "seconds")
 """The columns every metrics.csv begins with."""
-
-MANY_LEARNERS = 32
-"""With more learners, TensorBoard gets mean, min and max instead of every learner."""
+NO_SETTINGS: Mapping[str, Any] = {}
 
 
 class MetricsWriter:
     """Appends reports to `metrics.csv` and to a TensorBoard event file, both in the run's folder.
 
     `resume_step` is the step of the checkpoint the run continues from: later records are removed,
-    because the run writes them again. None starts over: an earlier metrics.csv and its events are removed.
-    A report is on the disk when `write` returns, so a crash loses one report at most.
+    because the run writes them again. None starts over: an earlier metrics.csv and its events are removed,
+    and TensorBoard is given the `settings`. A report is on the disk when `write` returns, so a crash loses
+    one report at most.
     """
 
-    def __init__(self, folder: Path, resume_step: int | None):
+    def __init__(self, folder: Path, resume_step: int | None, settings: Mapping[str, Any] = NO_SETTINGS):
         self.path = make_folder(Path(folder)) / "metrics.csv"
         with disk_errors("remove the earlier metrics in", Path(folder)):
             if resume_step is None:
@@ -51,7 +48,9 @@ class MetricsWriter:
             write_text(self.path, _lines([names, *kept] if names else []))
         self._names = names
         self._file = self._open()
-        self._events = _open_events(Path(folder), resume_step)
+        self._events = open_events(Path(folder), resume_step)
+        if self._events is not None and resume_step is None and settings:
+            self._events.add_settings(settings)
 
     def write(self, step: int, seconds: float, metrics: Mapping[str, np.ndarray | float]) -> None:
         """Adds a report. A metric is an array with one entry per learner, or one number for all."""
@@ -68,7 +67,7 @@ class MetricsWriter:
         empty = [""] * num_learners
         self._append(_lines(zip(*(columns.get(name, empty) for name in self._names), strict=True)))
         if self._events is not None:
-            self._events.add(step, arrays)
+            self._events.add_scalars(step, arrays)
 
     def close(self) -> None:
         """Closes both files."""
@@ -189,65 +188,3 @@ def _read_records(path: Path) -> tuple[list[str], list[list[str]]]:
         if len(record) != len(names) or not record[0].isdecimal():
             raise ShoalError(f"{path} is damaged in line {line}; repair that line, or move the file away")
     return names, records
-
-
-_serial_numbers = count()
-
-
-class _Events:
-    """A TensorBoard event file, written with TensorBoard's record writer.
-
-    Its EventFileWriter writes from a thread, where a full disk goes unnoticed, and imports TensorFlow where
-    that is installed.
-    """
-
-    def __init__(self, folder: Path, resume_step: int | None):
-        from tensorboard.compat.proto import event_pb2, summary_pb2
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        self._event = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
-        self._session = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-        self._summary = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
-        unique = f"{socket.gethostname()}.{os.getpid()}.{next(_serial_numbers)}"
-        self.path = folder / f"events.out.tfevents.{int(time.time()):010d}.{unique}"
-        with disk_errors("write", self.path):
-            self._records = RecordWriter(self.path.open("wb", buffering=0))
-        self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
-        if resume_step is not None:
-            # Tells TensorBoard to ignore what the interrupted run wrote from this step on.
-            start = self._session(status=self._session.START)
-            self._write(self._event(wall_time=time.time(), step=resume_step + 1, session_log=start))
-
-    def add(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
-        tagged = (pair for name, array in arrays.items() for pair in _tags(name, array))
-        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in tagged]
-        self._write(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
-
-    def close(self) -> None:
-        self._records.close()
-
-    def _write(self, event) -> None:
-        with disk_errors("write", self.path):
-            self._records.write(event.SerializeToString())
-            self._records.flush()
-
-
-def _open_events(folder: Path, resume_step: int | None) -> _Events | None:
-    try:
-        return _Events(folder, resume_step)
-    except ImportError as error:
-        warnings.warn(f"no TensorBoard events, metrics.csv only: {error}", RuntimeWarning)
-        return None
-
-
-def _tags(name: str, array: np.ndarray) -> list[tuple[str, float]]:
-    """The scalars of one metric for TensorBoard: `name` is the mean over the learners that have it."""
-    known = array[~np.isnan(array)]
-    if array.size == 1 or not known.size:
-        return [(name, float(value)) for value in known]
-    with np.errstate(all="ignore"):
-        mean = (name, float(known.mean()))
-    if array.size > MANY_LEARNERS:
-        return [mean, (f"{name}/min", float(known.min())), (f"{name}/max", float(known.max()))]
-    each = [(f"{name}/learner_{i:03d}", float(value)) for i, value in enumerate(array) if not np.isnan(value)]
-    return [mean, *each]

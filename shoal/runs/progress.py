@@ -40,6 +40,9 @@ class ProgressBar:
                 else "with new episodes (its state cannot be saved)"
             )
             self.console.print(f"resuming from step {session.resumed_step:,}, {how}; --clobber starts over")
+        if plan := session.watch.milestones.describe():
+            self.console.print(plan, soft_wrap=True)
+        self.evaluated = ""
         self.bar = Progress(
             BarColumn(),
             TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True)),
@@ -60,7 +63,12 @@ class ProgressBar:
 
     def update(self, report: Report) -> None:
         """Show a report."""
+        if report.evaluated:
+            mean = np.mean(report.metrics["eval/return_mean"])
+            self.evaluated = f"  eval {format_return(mean)}"
         score = describe_scores(report.metrics["return_mean"])
+        if self.evaluated:  # in place of the lowest and the highest: the line is full
+            score = score.partition(" (")[0] + self.evaluated
         speed = f"{format_large(report.steps_per_second_compiled)} steps/s"
         steps = f"{format_large(report.step)}/{format_large(self.total)}"
         self.bar.update(self.task, completed=report.step, text=f"{steps}  {score}  {speed}")

@@ -14,9 +14,11 @@ from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.runs.config import expanded, from_settings, read_settings, to_settings
 from shoal.runs.evaluation import evaluate_learners, evaluate_match, own_world
+from shoal.runs.events import record_film
 from shoal.runs.learners import TrainedLearners, choose_learner, learners_of, load_learners
 from shoal.runs.lineage import hyper_plan, read_lineage
 from shoal.runs.metrics import read_metrics, read_summary
+from shoal.runs.milestones import Milestones
 from shoal.runs.policy import Policy
 from shoal.runs.presets import preset
 from shoal.runs.progress import ProgressBar, on_terminal
@@ -35,6 +37,7 @@ class Played(NamedTuple):
     learner: int | str
     frames: list[np.ndarray]  # (H, W, 3) uint8 each; one more than there were steps
     total: float  # the raw return
+    step: int  # of the checkpoint
 
 
 class Run:
@@ -90,6 +93,11 @@ class Run:
         return self.config.steps_after(meta["iteration"]) if meta else 0
 
     @property
+    def checkpoints(self) -> list[int]:
+        """The steps of its checkpoints, oldest first; `evaluate`, `policy` and `play` take one of them."""
+        return checkpoint.saved_steps(self.folder / "checkpoints")
+
+    @property
     def best(self) -> int:
         """The number of the learner with the highest mean return at the newest checkpoint."""
         meta = checkpoint.newest_meta(self.folder / "checkpoints")
@@ -102,7 +110,7 @@ class Run:
         *,
         sampled: bool = False,
         seed: int = 0,
-        checkpoint: str = "latest",
+        checkpoint: int | str = "latest",
         levels: str | None = None,
         each_world: bool = False,
         against: "Run | Path | str | None" = None,
@@ -110,9 +118,9 @@ class Run:
         """Play whole episodes; an `Evaluation` per learner (and world), like `shoal eval --json`.
 
         `learner` is a number, "best", "mean" (of all parameters) or "all". Actions are greedy unless
-        `sampled`. `checkpoint` is "latest" or "best". `levels` are a generated game's "seen", "unseen" or
-        "all"; `each_world` adds every learner's world to the worlds; `against` is another run of the
-        same game between teams.
+        `sampled`. `checkpoint` is "latest", "best" or a step. `levels` are a generated game's "seen",
+        "unseen" or "all"; `each_world` adds every learner's world to the worlds; `against` is another run
+        of the same game between teams.
         """
         trained = load_learners(self.folder, checkpoint)
         if against is None:
@@ -124,7 +132,12 @@ class Run:
         return evaluate_match(trained, other, episodes, learner, sampled=sampled, seed=seed)
 
     def policy(
-        self, learner: int | str = "best", checkpoint: str = "latest", *, sampled: bool = False, seed: int = 0
+        self,
+        learner: int | str = "best",
+        checkpoint: int | str = "latest",
+        *,
+        sampled: bool = False,
+        seed: int = 0,
     ) -> Policy:
         """One learner as a function from NumPy observations to NumPy actions, greedy unless `sampled`."""
         trained = load_learners(self.folder, checkpoint)
@@ -133,7 +146,7 @@ class Run:
     def play(
         self,
         learner: int | str = "best",
-        checkpoint: str = "latest",
+        checkpoint: int | str = "latest",
         *,
         sampled: bool = False,
         seed: int = 0,
@@ -147,18 +160,18 @@ class Run:
             trained.recipe, trained.learner, cohort, seed, steps, world, sampled=sampled, pictures=True
         )
         rewards, frames = zip(*((step.reward, step.picture) for step in played), strict=True)
-        return Played(name, list(frames), sum(rewards))
+        return Played(name, list(frames), sum(rewards), trained.step)
 
     def video(
         self, path: Path | str | None = None, learner: int | str = "best", *, fps: int = 30, **how
     ) -> Path:
         """Write an episode as .gif or .mp4, videos/learner_K.gif in the run's folder unless given.
 
-        `how` goes to `play`: checkpoint, sampled, seed, steps.
+        `how` goes to `play`: checkpoint, sampled, seed, steps. TensorBoard shows a .gif among its images.
         """
         played = self.play(learner, **how)
         path = path or self.folder / "videos" / f"learner_{played.learner}.gif"
-        return write_video(played.frames, Path(path), fps)
+        return write_film(self.folder, played, Path(path), fps)
 
     def plot(self, folder: Path | str | None = None, *, episode: bool = True, seed: int = 0) -> list[Path]:
         """Plot learning curves, and with `episode` the best learner's policy; returns the files written."""
@@ -175,6 +188,10 @@ def run(
     folder: Path | str | None = None,
     clobber: bool = False,
     mesh: str | None = None,
+    eval_every: int | None = None,
+    eval_episodes: int | None = None,
+    save_every: int | None = None,
+    stop_at: float | None = None,
     **settings,
 ) -> Run:
     """Train in a folder, as `shoal train` does: with metrics, checkpoints and a summary.
@@ -182,6 +199,10 @@ def run(
     `env` is an environment's name, whose preset is the start, or a configuration; `settings` change it. The
     same call again resumes a run that was interrupted, or returns one that is complete; `clobber` starts
     over. A terminal shows a progress bar. Ctrl-C saves and raises KeyboardInterrupt.
+
+    After every `eval_every` steps the learners play `eval_episodes` greedy episodes each (10 unless given);
+    checkpoints at every `save_every` steps are kept; the run ends where the learners' mean return reaches
+    `stop_at`. The same call without the first three does as the last one did; 0 turns them off.
 
     >>> import shoal
     >>> run = shoal.run("CartPole-v1", steps=1_024, learners=2, folder="runs/demo")
@@ -193,7 +214,8 @@ def run(
     else:
         before = to_settings(env)
         config = from_settings(before | expanded(settings, before["algo"])) if settings else env
-    opened = open_session(config, folder, clobber, mesh=mesh)
+    milestones = Milestones(eval_every, eval_episodes, save_every, stop_at)
+    opened = open_session(config, folder, clobber, mesh=mesh, milestones=milestones)
     if not isinstance(opened, Finished):
         bar = ProgressBar(opened) if on_terminal() else None
         with bar or nullcontext():
@@ -201,6 +223,13 @@ def run(
         if ended.interrupted:
             raise KeyboardInterrupt(f"{ended.folder} is saved at step {ended.step:,}")
     return Run(opened.folder)
+
+
+def write_film(folder: Path, played: Played, path: Path, fps: int) -> Path:
+    """Write an episode of a run as .gif or .mp4, a .gif also into the run's TensorBoard events."""
+    written = write_video(played.frames, path, fps)
+    record_film(folder, played.learner, played.step, written, played.frames[0].shape)
+    return written
 
 
 def load(folder: Path | str) -> Run:

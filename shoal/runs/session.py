@@ -35,7 +35,9 @@ from shoal.runs.config import (
 from shoal.runs.divergence import DivergenceCheck, has_finite_loss
 from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.metrics import read_summary, write_summary
+from shoal.runs.milestones import Milestones, keep_milestones
 from shoal.runs.signals import stop_signals
+from shoal.runs.watch import Watch, is_over
 from shoal.runs.writer import RunWriter, speeds
 from shoal.training.config import TrainConfig
 from shoal.training.iteration import TrainState
@@ -47,6 +49,7 @@ from shoal.training.scores import best_learner
 
 SAVE_SECONDS = 30.0
 """Seconds between checkpoints: a crash loses no more work."""
+NO_MILESTONES = Milestones()
 
 
 class Session(NamedTuple):
@@ -58,16 +61,18 @@ class Session(NamedTuple):
     resumed_step: int | None
     clock: Clock
     lock: FolderLock
+    watch: Watch
     profile: Profile | None = None
 
 
 class Finished(NamedTuple):
-    """A run that reached its last step, or was interrupted before."""
+    """A run that reached its last step or its goal, or was interrupted before."""
 
     folder: Path
     step: int
     summary: dict  # {} where none was written
     interrupted: bool = False
+    reached: dict | None = None  # the goal it stopped at: return and step
 
 
 def open_session(
@@ -77,8 +82,9 @@ def open_session(
     *,
     mesh: str | None = None,
     profile: bool = False,
+    milestones: Milestones = NO_MILESTONES,
 ) -> Session | Finished:
-    """Begin a run in its folder, or resume it from its newest checkpoint; `Finished` if it is complete.
+    """Begin a run in its folder, or resume it from its newest checkpoint; `Finished` if nothing is left.
 
     Of several processes the first one reads and writes the folder.
     """
@@ -88,17 +94,21 @@ def open_session(
     devices = mesh_for(config, recipe.spec, mesh)
     connect()
     found = run_on_first(lambda: None if clobber else find_checkpoint(folder, config))
-    if found and found["iteration"] >= config.num_iterations:
-        return Finished(folder, config.steps_after(found["iteration"]), read_summary(folder))
+    complete = found is not None and found["iteration"] >= config.num_iterations
+    if found and (complete or is_over(milestones, config, found)):
+        goal = None if complete else found["watch"]["goal"]
+        return Finished(folder, config.steps_after(found["iteration"]), read_summary(folder), reached=goal)
     trainer = make_trainer(config, recipe=recipe, mesh=devices, start=found["iteration"] if found else 0)
     lock = FolderLock()
     run_on_first(lambda: prepare_folder(folder, lock, config, clobber))
+    milestones = Milestones(**run_on_first(lambda: keep_milestones(folder, milestones)))
     state, timed = trainer.init(), Profile() if profile else None
     if not found:
-        return Session(folder, trainer, state, None, Clock(), lock, timed)
+        return Session(folder, trainer, state, None, Clock(), lock, Watch(milestones, config), timed)
     state, meta = saving.restore(trainer, state, folder)
     step = config.steps_after(meta["iteration"])
-    return Session(folder, trainer, state, step, Clock(**meta["clock"]), lock, timed)
+    watch = Watch(milestones, config, meta)
+    return Session(folder, trainer, state, step, Clock(**meta["clock"]), lock, watch, timed)
 
 
 def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
@@ -124,13 +134,14 @@ def clear_folder(folder: Path) -> None:
     """Remove the files of a run from its folder, and no others."""
     for name in ("checkpoints", "plots", "videos"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "events.out.*"):
+    names = ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "milestones.json", "events.out.*")
+    for name in names:
         for path in folder.glob(name):
             path.unlink()
 
 
 def train_session(session: Session, show: Callable[[Report], None]) -> Finished:
-    """Train to the end, or until Ctrl-C or SIGTERM; `show` is called with every report."""
+    """Train to the end or the goal, or until Ctrl-C or SIGTERM; `show` is called with every report."""
     report = None
     with stop_signals() as caught:
         reports = run_session(session)
@@ -144,25 +155,30 @@ def train_session(session: Session, show: Callable[[Report], None]) -> Finished:
 
 
 def run_session(session: Session) -> Generator[Report, None, None]:
-    """Train to the end, writing metrics and checkpoints; yields every report.
+    """Train to the end or the goal, writing metrics and checkpoints; yields every report.
 
     The last state is saved at the end, when closed early, and after an error.
     """
     report, saved_step, saved_at, best = None, session.resumed_step, time.monotonic(), -np.inf
     in_step, divergence = True, DivergenceCheck()  # in_step: all processes are at the same report
+    watch, interludes = session.watch, session.watch.interludes(session.trainer)
     try:
         with open_writer(session) as writer:
-            for report in progress_reports(session.trainer, session.state, session.profile):
+            for report in progress_reports(session.trainer, session.state, session.profile, interludes):
                 report = report.after(session.clock)
                 divergence.check(report)
+                watch.see(report)
                 if writer:
                     writer.write(report)
                 yield report
-                elapsed, score = time.monotonic() - saved_at, top_score(report)
+                elapsed, score = time.monotonic() - saved_at, watch.rank(report)
                 better = report.due and score > best and elapsed > SAVE_SECONDS / 6
-                if broadcast_from_first(int(elapsed > SAVE_SECONDS or better)):
+                due = broadcast_from_first(int(elapsed > SAVE_SECONDS or better))
+                if due or watch.must_save(report):
                     save_report(session, report)
                     saved_step, saved_at, best = report.step, time.monotonic(), max(best, score)
+                if watch.reached:
+                    break
     except Exception as error:
         in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | OtherProcessFailed)
         raise
@@ -177,7 +193,10 @@ def open_writer(session: Session) -> AbstractContextManager[RunWriter | None]:
     config = session.trainer.parts.config
     hypers = fetch(session.state.cohort.hypers)._asdict() if config.selection_every else {}
     evolved = {name: hypers[name] for name in config.priors} if config.selection_every else {}
-    return RunWriter(session.folder, session.resumed_step, evolved) if rank() == 0 else nullcontext()
+    settings = to_settings(config) | session.watch.milestones.given()
+    if rank() > 0:
+        return nullcontext()
+    return RunWriter(session.folder, session.resumed_step, evolved, settings)
 
 
 def can_save(report: Report) -> bool:
@@ -186,16 +205,11 @@ def can_save(report: Report) -> bool:
     return not deleted and bool(np.any(has_finite_loss(report)))
 
 
-def top_score(report: Report) -> float:
-    """The best learner's mean return; -inf before any episode has ended."""
-    scores = report.metrics["return_mean"]
-    return float(np.max(np.where(np.isfinite(scores), scores, -np.inf)))
-
-
 def finish_session(session: Session, report: Report) -> Finished:
     """Write summary.json."""
     config = session.trainer.parts.config
-    interrupted = report.iteration < config.num_iterations
+    reached = session.watch.reached
+    interrupted = report.iteration < config.num_iterations and not reached
     scores = report.metrics["return_mean"]
     best = best_learner(scores)
     summary = {
@@ -210,20 +224,21 @@ def finish_session(session: Session, report: Report) -> Finished:
         "best_learner": best,
         "backend": session.trainer.parts.recipe.spec.backend,
         "interrupted": interrupted,
+        **session.watch.summary(),
     }
     if session.profile:
         summary["seconds_per_iteration"] = session.profile.table()
     if rank() == 0:
         write_summary(session.folder, summary)
-    return Finished(session.folder, report.step, summary, interrupted)
+    goal = session.watch.goal if reached else None
+    return Finished(session.folder, report.step, summary, interrupted, goal)
 
 
 def save_report(session: Session, report: Report) -> None:
     """Write a checkpoint of everything the run needs to resume."""
     meta = {
         "iteration": report.iteration,
-        "score": top_score(report),
-        "scores": report.metrics["return_mean"],
         "clock": report.clock._asdict(),
+        **session.watch.meta(report),
     }
     saving.save(session.trainer, report.state, session.folder, report.step, meta)

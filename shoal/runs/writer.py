@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +14,19 @@ from shoal.training.loop import Report
 class RunWriter:
     """Writes metrics and lineage; a context manager.
 
-    `evolved` are the first hyperparameters of a population, (L,) each; empty without selection.
+    `evolved` are the first hyperparameters of a population, (L,) each; empty without selection. `settings`
+    are shown in TensorBoard.
     """
 
-    def __init__(self, folder: Path, resumed_step: int | None, evolved: Mapping[str, np.ndarray]):
+    def __init__(
+        self,
+        folder: Path,
+        resumed_step: int | None,
+        evolved: Mapping[str, np.ndarray],
+        settings: Mapping[str, Any],
+    ):
         self.folder, self.evolved = folder, tuple(evolved)
-        self.metrics = MetricsWriter(folder, resumed_step)
+        self.metrics = MetricsWriter(folder, resumed_step, settings)
         if evolved:
             begin_lineage(folder, dict(evolved), resumed_step)
 

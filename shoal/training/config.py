@@ -111,6 +111,20 @@ class TrainConfig:
         """Environment steps per learner after `iteration` iterations."""
         return iteration * self.algo.rollout_size
 
+    def next_reaching(self, iteration: int, every: int) -> int:
+        """The first iteration after this one that reaches a multiple of `every` steps; at most the last one.
+
+        >>> config = TrainConfig("CartPole-v1", PPOConfig(num_envs=4, num_steps=25), steps=1000)
+        >>> [config.next_reaching(iteration, 250) for iteration in (0, 2, 3, 9)]
+        [3, 3, 5, 10]
+        """
+        multiple = (self.steps_after(iteration) // every + 1) * every
+        return min(-(-multiple // self.algo.rollout_size), self.num_iterations)
+
+    def reaches(self, iteration: int, every: int) -> bool:
+        """Whether an iteration is the first to reach a multiple of `every` steps, or the last one."""
+        return self.next_reaching(iteration - 1, every) == iteration
+
     @property
     def num_iterations(self) -> int:
         """Rollouts, and updates, in the run."""

@@ -1,14 +1,15 @@
 """Evaluation: returns of every learner, greedy unless asked otherwise, one whole episode per environment."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED, make_mesh, on_each_device
 from shoal.envs.adapters.host import raise_crash
@@ -32,11 +33,14 @@ MAX_STEPS = 1_000_000
 """The longest episode, where the environment sets no limit."""
 OWN = "own"
 """The name of a learner's own world."""
+Player: TypeAlias = Callable[[LearnerState, Tree], tuple[np.ndarray, np.ndarray]]
+"""Plays whole episodes: (cohort, worlds) -> returns and lengths, (L, episodes) each."""
 
 
 class FirstEpisodes(NamedTuple):
     """The first episode of every environment."""
 
+    stale: Array  # (L, E) bool: the episode under way began earlier, so it does not count
     done: Array  # (L, E)
     returns: Array  # (L, E) or (L, E, A)
     lengths: Array  # (L, E)
@@ -195,21 +199,45 @@ def _evaluations(
     """Returns and lengths, (L, episodes) each, once for each of `worlds`; the program is compiled once."""
     num_learners = jax.tree.leaves(cohort)[0].shape[0]
     mesh = make_mesh(num_learners, parallel=recipe.spec.parallel)
+    play = make_player(recipe, learner, mesh, num_learners, episodes, seed)
+    ready = ready_to_play(learner, episodes)(cohort)
+    for params in worlds:
+        yield play(ready, params)
+
+
+def ready_to_play(learner: Learner, episodes: int) -> Callable[[LearnerState], LearnerState]:
+    """A compiled function that makes a cohort ready for a `Player` of so many episodes."""
+    return jax.jit(jax.vmap(lambda state: learner.for_evaluation(state, episodes)))
+
+
+def make_player(
+    recipe: EnvRecipe, learner: Learner, mesh: Mesh, num_learners: int, episodes: int, seed: int
+) -> Player:
+    """A player of cohorts that `ready_to_play` made ready: every environment plays exactly one episode.
+
+    Its programs are compiled once. Where environments keep no random numbers of their own beyond their
+    seeds, every call plays the same starts.
+    """
     seeds = np.random.SeedSequence([seed, 7]).generate_state(num_learners * episodes)
     env = recipe.build(seeds.reshape(mesh.shape["learners"], -1), False)
     key_reset, key_play = jax.random.split(jax.random.key(seed))
     reset_keys = jax.random.split(key_reset, (num_learners, episodes))
     play_keys = jax.random.split(key_play, num_learners)  # a learner's own, whatever device it is on
-    reset = jax.jit(on_each_device(mesh, partial(_begin, env), BY_LEARNER, BY_LEARNER))
+    begin_specs = (REPLICATED, BY_LEARNER, BY_LEARNER)
+    begin = jax.jit(on_each_device(mesh, partial(_begin, env), begin_specs, BY_LEARNER))
     specs = (REPLICATED, *[BY_LEARNER] * 5)
-    play = jax.jit(on_each_device(mesh, partial(_play, env, learner), specs, BY_LEARNER))
-    cohort = jax.vmap(lambda state: learner.for_evaluation(state, episodes))(cohort)
-    cohort = jax.device_put(cohort, NamedSharding(mesh, BY_LEARNER))  # it may come from other devices
+    advance = jax.jit(on_each_device(mesh, partial(_play, env, learner), specs, BY_LEARNER))
+    calls = count()
 
-    def finish(envs: EnvStates, played: FirstEpisodes) -> tuple[np.ndarray, np.ndarray]:
+    def play(cohort: LearnerState, params: Tree) -> tuple[np.ndarray, np.ndarray]:
+        check_params(recipe.spec, params, (num_learners, episodes))
+        cohort = jax.device_put(cohort, NamedSharding(mesh, BY_LEARNER))  # it may come from other devices
         private, models = cohort.private, cohort._replace(private=())
+        # A game with several lives cannot begin anew: what an earlier call left of it is played first.
+        stale = np.bool_(next(calls) > 0 and env.restart is None)
+        envs, played = begin(stale, reset_keys, params)
         for chunk in range(MAX_STEPS // CHUNK):
-            private, envs, played = play(np.int32(chunk), play_keys, models, private, envs, played)
+            private, envs, played = advance(np.int32(chunk), play_keys, models, private, envs, played)
             done = np.all(played.done)
             raise_crash()
             if done:
@@ -218,15 +246,14 @@ def _evaluations(
             f"an episode of {recipe.spec.name} has no end after {MAX_STEPS:,} steps; set max_episode_steps"
         )
 
-    for params in worlds:
-        check_params(recipe.spec, params, (num_learners, episodes))
-        yield finish(*reset(reset_keys, params))
+    return play
 
 
-def _begin(env: Env, keys: Array, params: Tree | None) -> tuple[EnvStates, FirstEpisodes]:
+def _begin(env: Env, stale: Array, keys: Array, params: Tree | None) -> tuple[EnvStates, FirstEpisodes]:
     envs = reset_envs(env, keys, fill_params(env.spec, params, keys.shape))
+    stale, done = jnp.broadcast_to(stale, keys.shape), jnp.zeros(keys.shape, bool)
     zero = jnp.zeros_like(envs.episodes.running_return)
-    return envs, FirstEpisodes(jnp.zeros(keys.shape, bool), zero, jnp.zeros(keys.shape, jnp.int32))
+    return envs, FirstEpisodes(stale, done, zero, jnp.zeros(keys.shape, jnp.int32))
 
 
 def _play(
@@ -247,9 +274,10 @@ def _play(
         acting, running, played = carry
         acting, _, step = act(env, learner, cohort, acting, *noise)
         running, (over, total, length) = accumulate_scores(running, raw_outcome(step, step.info))
-        first = over & ~played.done
+        first = over & ~played.done & ~played.stale
         played = FirstEpisodes(
-            played.done | over,
+            played.stale & ~over,
+            played.done | first,
             jnp.where(trees.align(first, total), total, played.returns),
             jnp.where(first, length, played.lengths),
         )

@@ -18,6 +18,7 @@ from shoal.training.iteration import Progress, TrainState
 from shoal.training.profile import Profile, profiled
 from shoal.training.program import Trainer, make_trainer
 from shoal.training.scores import score_metrics
+from shoal.types import LearnerState
 
 Advance: TypeAlias = Callable[[TrainState, Any], tuple[TrainState, Progress]]
 """Trains for a number of iterations: (state, count) -> (state, progress)."""
@@ -28,9 +29,26 @@ PROGRESS_SECONDS = 0.5
 class Clock(NamedTuple):
     """The time a run has taken and the steps it has made, since it began."""
 
-    seconds: float = 0.0  # compiling included
+    seconds: float = 0.0  # compiling and evaluating included
     compile_seconds: float = 0.0
     valid_steps: int = 0  # by all learners
+    eval_seconds: float = 0.0
+
+
+def no_evaluation(cohort: LearnerState) -> dict[str, np.ndarray]:
+    """No metrics."""
+    return {}
+
+
+class Interludes(NamedTuple):
+    """What follows the first iteration to reach a multiple of so many steps, and the last; 0 is never."""
+
+    eval_every: int = 0
+    evaluate: Callable[[LearnerState], dict[str, np.ndarray]] = no_evaluation  # metrics, (L,) each
+    save_every: int = 0  # the loop only sees to it that there is a report to save
+
+
+NO_INTERLUDES = Interludes()
 
 
 class Report(NamedTuple):
@@ -47,6 +65,7 @@ class Report(NamedTuple):
     step: int  # environment steps per learner
     due: bool  # whether it belongs in metrics.csv; the others only show progress
     selected: bool  # whether a selection of learners took place just before
+    evaluated: bool  # whether the learners were evaluated just before
     metrics: dict[str, np.ndarray]  # (L,) each
     bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was not finite
     clock: Clock
@@ -60,13 +79,14 @@ class Report(NamedTuple):
 
     @property
     def steps_per_second(self) -> float:
-        """Valid environment steps of all learners, over all seconds."""
-        return self.clock.valid_steps / max(self.clock.seconds, 1e-9)
+        """Valid environment steps of all learners, over all seconds but those of evaluations."""
+        return self.clock.valid_steps / max(self.clock.seconds - self.clock.eval_seconds, 1e-9)
 
     @property
     def steps_per_second_compiled(self) -> float:
         """The same without the seconds spent compiling."""
-        return self.clock.valid_steps / max(self.clock.seconds - self.clock.compile_seconds, 1e-9)
+        seconds = self.clock.seconds - self.clock.eval_seconds - self.clock.compile_seconds
+        return self.clock.valid_steps / max(seconds, 1e-9)
 
     def after(self, before: Clock) -> "Report":
         """The same report with the clock of a run that was resumed at `before`."""
@@ -89,30 +109,37 @@ def train(config: TrainConfig, **parts) -> Iterator[Report]:
     return (report for report in progress_reports(trainer, trainer.init()) if report.due)
 
 
-def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | None = None) -> Iterator[Report]:
+def progress_reports(
+    trainer: Trainer,
+    state: TrainState,
+    profile: Profile | None = None,
+    interludes: Interludes = NO_INTERLUDES,
+) -> Iterator[Report]:
     """Train to the end from `state`, with a report about every `PROGRESS_SECONDS`.
 
-    Which iterations have a report that is `due` depends on the configuration alone, not on time. With a
-    `profile`, the stages of each iteration run and are timed one by one.
+    Which iterations have a report that is `due` depends on the settings alone, not on time; those with an
+    evaluation have one. With a `profile`, the stages of each iteration run and are timed one by one.
     """
     config = trainer.parts.config
     began = time.perf_counter()
-    iteration, count, valid_steps = int(state.iteration), 1, 0
+    iteration, count, valid_steps, eval_seconds = int(state.iteration), 1, 0, 0.0
     advance = profiled(trainer.stages, state, profile) if profile else compiled(trainer, state)
     compare = trainer.compare.lower(state).compile() if config.learners > 1 else None
     first_rank_where(False)  # wait until all processes have compiled
     compile_seconds = time.perf_counter() - began
     selects = config.selection_every
     while iteration < config.num_iterations:
-        next_due = min((iteration // config.report_every + 1) * config.report_every, config.num_iterations)
-        next_selection = (iteration // selects + 1) * selects if selects else next_due
-        count = min(count, next_due - iteration, next_selection - iteration)
+        count = min(count, next_boundary(config, interludes, iteration) - iteration)
         before = time.perf_counter()
         state, progress = run(advance, state, count)
         now = time.perf_counter()
+        spent = now - before
         iteration += count
         valid_steps += int(np.sum(progress.valid_steps))
-        due, selected = iteration == next_due, bool(selects) and iteration == next_selection
+        selected = bool(selects) and iteration % selects == 0
+        evaluated = bool(interludes.eval_every) and config.reaches(iteration, interludes.eval_every)
+        last = iteration == config.num_iterations
+        due = evaluated or last or iteration % config.report_every == 0
         metrics = progress.metrics | score_metrics(trainer.parts.recipe.spec, state.envs.episodes)
         if due or selected:
             hypers = fetch(state.cohort.hypers)
@@ -121,20 +148,35 @@ def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | Non
             metrics |= fetch(compare(state)) | trainer.parts.exchange.derive_metrics(metrics)
         if due and profile:
             metrics |= {name: np.full(config.learners, x) for name, x in profile.pop_report().items()}
+        if evaluated:
+            trained = time.perf_counter()
+            metrics |= interludes.evaluate(state.cohort)
+            now = time.perf_counter()
+            eval_seconds += now - trained
         yield Report(
             iteration=iteration,
             step=config.steps_after(iteration),
             due=due,
             selected=selected,
+            evaluated=evaluated,
             metrics=metrics,
             bad_rewards=progress.bad_rewards,
-            clock=Clock(now - began, compile_seconds, valid_steps),
+            clock=Clock(now - began, compile_seconds, valid_steps, eval_seconds),
             state=state,
             trainer=trainer,
         )
         if profile:
             profile.add("logging", time.perf_counter() - now)
-        count = broadcast_from_first(max(1, min(2 * count, int(PROGRESS_SECONDS * count / (now - before)))))
+        count = broadcast_from_first(max(1, min(2 * count, int(PROGRESS_SECONDS * count / spent))))
+
+
+def next_boundary(config: TrainConfig, interludes: Interludes, iteration: int) -> int:
+    """The first iteration after this one that a report, a selection or an interlude follows."""
+    multiples = [every for every in (config.report_every, config.selection_every) if every]
+    steps = [every for every in (interludes.eval_every, interludes.save_every) if every]
+    nearest = [(iteration // every + 1) * every for every in multiples]
+    nearest += [config.next_reaching(iteration, every) for every in steps]
+    return min(*nearest, config.num_iterations)
 
 
 def compiled(trainer: Trainer, state: TrainState) -> Advance:

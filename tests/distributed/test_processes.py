@@ -15,6 +15,7 @@ import pytest
 
 from shoal.distributed.launch import _own_gpus as own_gpus
 from shoal.distributed.launch import launch
+from shoal.runs.metrics import read_metrics
 from shoal.training.program import make_trainer
 from tests.distributed.one_of_several import CONFIG
 
@@ -72,6 +73,21 @@ def test_no_environment_is_in_both_ranks(two):
     first, second = (np.array(rank["obs"]) for rank in two)
     assert first.shape == second.shape == (1, 2, 4)
     assert not np.any(np.all(first[:, :, None] == second[:, None], -1))
+
+
+def test_the_first_of_two_processes_evaluates_for_both(tmp_path):
+    """The same as one process; both stop at the goal that only the first one has seen reached."""
+    every = ["CartPole-v1", "--learners", "2", *SMALL, "--steps", "320", "--eval-every", "100"]
+    for name, more in (("one", []), ("two", ["--processes", "2"])):
+        options = ["--stop-at", "1000", "--eval-episodes", "3", "--out", tmp_path / name]
+        status, said = ended(shoal("train", *every, *options, *more))
+        assert status == 0, said
+    one, two = (read_metrics(tmp_path / name) for name in ("one", "two"))
+    np.testing.assert_array_equal(one["eval/return_mean"], two["eval/return_mean"])
+    goal = ["--stop-at", "1", "--out", tmp_path / "goal", "--processes", "2"]
+    status, said = ended(shoal("train", *every, *goal))
+    assert status == 0, said
+    assert "stopped by --stop-at" in said
 
 
 def test_two_processes_are_one_at_the_same_batch(two):

@@ -261,6 +261,18 @@ def test_the_last_three_and_the_best_are_kept(tmp_path):
     assert steps(tmp_path) == [5, 6, 7]
 
 
+def test_those_to_be_kept_stay_besides(tmp_path):
+    for step in range(1, 8):
+        checkpoint.save(tmp_path, step, state(step), {"score": -step, "kept": step % 2 == 0})
+    assert steps(tmp_path) == checkpoint.saved_steps(tmp_path) == [1, 2, 4, 5, 6, 7]
+
+
+def test_one_that_was_evaluated_is_better_than_any_that_was_not(tmp_path):
+    for step, score, evaluated in ((1, 9, False), (2, 3, True), (3, 2, True), (4, 8, False)):
+        checkpoint.save(tmp_path, step, state(step), {"score": score, "evaluated": evaluated})
+    assert checkpoint.load_best(tmp_path, state(0))[1]["score"] == 3
+
+
 def test_scores_that_are_no_numbers_are_never_the_best(tmp_path):
     for step, score in enumerate([1.0, float("nan"), None, float("inf"), "high"], start=1):
         checkpoint.save(tmp_path, step, state(step), {"score": score})

@@ -106,7 +106,7 @@ def test_starting_over_forgets_the_run_before(tmp_path):
     write_steps(tmp_path, None, [1, 2, 3])
     write_steps(tmp_path, None, [1])
     assert read_metrics(tmp_path)["step"].tolist() == [1, 1]
-    assert [step for step, _ in scalars(tmp_path)["loss"]] == [1]
+    assert [step for step, _ in scalars(tmp_path)["charts/loss"]] == [1]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30])
@@ -141,7 +141,7 @@ os._exit(9)
 def test_a_killed_process_loses_no_report_it_has_written(tmp_path):
     assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False).returncode == 9
     assert read_metrics(tmp_path)["x"].tolist() == [1, 2, 3]
-    assert scalars(tmp_path)["x"] == [(1, 1), (2, 2), (3, 3)]
+    assert scalars(tmp_path)["charts/x"] == [(1, 1), (2, 2), (3, 3)]
 
 
 def test_a_full_disk_keeps_the_rows_there_are(tmp_path, monkeypatch):
@@ -188,35 +188,37 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, contents, message):
 
 def test_tensorboard_one_learner(tmp_path):
     with MetricsWriter(tmp_path, None) as writer:
-        writer.write(10, 0.0, {"loss": np.array([0.5]), "nan": np.nan})
-        writer.write(20, 0.0, {"loss": 0.25})
-    assert scalars(tmp_path) == {"loss": [(10, 0.5), (20, 0.25)]}
+        writer.write(10, 0.0, {"loss/total": np.array([0.5]), "nan": np.nan})
+        writer.write(20, 0.0, {"loss/total": 0.25})
+    assert scalars(tmp_path) == {"losses/total": [(10, 0.5), (20, 0.25)]}
 
 
 def test_tensorboard_a_few_learners_and_their_mean(tmp_path):
     with MetricsWriter(tmp_path, None) as writer:
-        writer.write(10, 0.0, {"loss": np.array([1.0, np.nan, 2.0])})
+        writer.write(10, 0.0, {"loss/total": np.array([1.0, np.nan, 2.0])})
     assert scalars(tmp_path) == {
-        "loss": [(10, 1.5)],
-        "loss/learner_000": [(10, 1.0)],
-        "loss/learner_002": [(10, 2.0)],
+        "losses/total": [(10, 1.5)],
+        "learners/losses/total/000": [(10, 1.0)],
+        "learners/losses/total/002": [(10, 2.0)],
     }
 
 
 def test_tensorboard_many_learners(tmp_path):
     with MetricsWriter(tmp_path, None) as writer:
-        writer.write(10, 0.0, {"loss": np.arange(33), "infinite": np.array([np.inf, -np.inf] * 16 + [0])})
+        writer.write(
+            10, 0.0, {"loss/total": np.arange(33), "infinite": np.array([np.inf, -np.inf] * 16 + [0])}
+        )
     found = scalars(tmp_path)
     assert {tag: found[tag] for tag in found if tag.startswith("loss")} == {
-        "loss": [(10, 16.0)],
-        "loss/min": [(10, 0.0)],
-        "loss/max": [(10, 32.0)],
+        "losses/total": [(10, 16.0)],
+        "losses/total/min": [(10, 0.0)],
+        "losses/total/max": [(10, 32.0)],
     }
 
 
 def test_without_tensorboard_the_csv_is_still_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
-    with pytest.warns(RuntimeWarning, match="metrics.csv only"), MetricsWriter(tmp_path, None) as writer:
+    with pytest.warns(RuntimeWarning, match="no TensorBoard events"), MetricsWriter(tmp_path, None) as writer:
         writer.write(1, 0.0, {"x": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
 
