@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
 def run(config: TrainConfig, output: Output) -> int:
     """Train with a progress bar, then print the result."""
     opened = session.open_session(
-        config, output.out, output.clobber, mesh=output.mesh, profile=output.profile
+        config, output.folder, output.clobber, mesh=output.mesh, profile=output.profile
     )
     if isinstance(opened, session.Finished):
         if rank() == 0:
