@@ -58,7 +58,7 @@ CALLED = {
 }
 """Settings that have another name here."""
 
-_ENV = "the environment needs no name: shoal train CartPole-v1, in Python shoal.run('CartPole-v1')"
+_ENV = "the environment comes without a name: shoal train CartPole-v1, in Python shoal.run('CartPole-v1')"
 _BATCH = "PPO divides a rollout: {num_minibatches} is {num_envs} x {num_steps} / the size of a batch"
 _CURVES = "metrics.csv and TensorBoard events are always written, into the run's folder"
 _DEVICE = "a GPU is used where JAX finds one; JAX_PLATFORMS=cpu in the environment keeps a run off it"
@@ -105,6 +105,8 @@ INSTEAD = {
     "log_dir": _FOLDER,
     "logdir": _FOLDER,
     "output_dir": _FOLDER,
+    "out": _FOLDER,
+    "name": _NAME,
     "exp_name": _NAME,
     "run_name": _NAME,
     "num_workers": _WORKERS,

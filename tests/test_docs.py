@@ -22,6 +22,7 @@ from shoal.cli.main import main
 from shoal.cli.parse import parse_train
 from shoal.cli.play import Play
 from shoal.cli.plot import Plot
+from shoal.cli.runs import Runs
 from shoal.envs.registry import SUITES
 from shoal.learners.registry import ALGORITHMS
 from shoal.setting_names import SHORT_NAMES
@@ -29,7 +30,7 @@ from shoal.training.program import make_trainer
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
-OPTIONS = {"eval": Eval, "play": Play, "plot": Plot, "envs": Envs}
+OPTIONS = {"eval": Eval, "play": Play, "plot": Plot, "runs": Runs, "envs": Envs}
 
 
 def blocks(page: str, *languages: str) -> list[str]:

@@ -66,13 +66,9 @@ class Output:
 
     def __post_init__(self):
         if self.name and self.out:
-            raise ShoalError(
-                f"--name {self.name} and --out {self.out} both name the folder; give one of them"
-            )
+            raise ShoalError(f"--name {self.name} and --out {self.out} are two folders; give one of them")
         if self.name in ("", "..") or (self.name and Path(self.name).name != self.name):
-            raise ShoalError(
-                f"--name is the name of a folder in runs/, not {self.name!r}; --out takes a path"
-            )
+            raise ShoalError(f"--name is a folder's name in runs/, not {self.name!r}; --out takes a path")
 
     @property
     def folder(self) -> Path | None:
