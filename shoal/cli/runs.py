@@ -1,8 +1,6 @@
 """`shoal runs`: the runs there are, how far they are, how good, and in which settings they differ."""
 
 import json
-import shutil
-import sys
 import textwrap
 import time
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ import tyro
 from shoal.cli.arguments import read_arguments
 from shoal.errors import ShoalError
 from shoal.runs.catalogue import RunRow, list_runs
-from shoal.runs.naming import ROOT, SHORT, plain
+from shoal.runs.naming import ROOT, SHORT
 from shoal.runs.progress import format_large, format_return
 
 
@@ -49,31 +47,32 @@ def main(arguments: list[str]) -> int:
 
 def as_json(row: RunRow) -> dict[str, Any]:
     """A run for programs; `settings` are those that differ from the preset."""
-    return {**row._asdict(), "folder": str(row.folder)}
+    return {name: value for name, value in row._asdict().items() if name != "in_name"} | {
+        "folder": str(row.folder)
+    }
 
 
 def table(rows: Sequence[RunRow]) -> list[str]:
-    """A line for each run; a terminal's edge ends the settings."""
-    cells = [("state", "steps", "mean", "best", "changed", "run", "settings"), *map(_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    edge = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    room = max(edge, sum(widths[:-1]) + 2 * len(widths)) if edge else None  # names are never cut
-    return ["  ".join(map(str.ljust, line, widths))[:room].rstrip() for line in cells]
+    """A line for each run."""
+    cells = [("state", "steps", "mean", "best", "changed", "run (settings)"), *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in list(zip(*cells, strict=True))[:-1]]
+    return ["  ".join([*map(str.ljust, line, widths), line[-1]]) for line in cells]
 
 
 def _cells(row: RunRow) -> tuple[str, ...]:
+    """Its columns; the last has its name, and in brackets what that does not say."""
     name = str(row.folder.relative_to(ROOT) if row.folder.is_relative_to(ROOT) else row.folder)
+    ago = age(time.time() - row.changed)
     if row.state == "damaged":
-        return row.state, "", "", "", age(time.time() - row.changed), name, row.error
+        return row.state, "", "", "", ago, f"{name} ({row.error})"
     said = [f"{SHORT.get(key, key)} {_brief(value)}" for key, value in (row.settings or {}).items()]
     return (
         row.state,
         f"{format_large(row.step)} of {format_large(row.steps)}",
         _score(row.return_mean),
         _score(row.best_return),
-        age(time.time() - row.changed),
-        name,
-        ", ".join(said if row.folder.name.startswith(plain(row.env)) else [row.env, row.algo, *said]),
+        ago,
+        name if row.in_name else f"{name} ({', '.join([row.env, row.algo, *said])})",
     )
 
 

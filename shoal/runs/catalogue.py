@@ -10,10 +10,11 @@ import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.learners.registry import name_of
+from shoal.runs.checkpoint import newest_step
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.files import is_locked
 from shoal.runs.metrics import read_last_report, read_summary
-from shoal.runs.naming import ROOT, from_preset
+from shoal.runs.naming import ROOT, from_preset, full_name
 
 FILES = ("config.yaml", "metrics.csv", "summary.json")
 """The files that make a folder a run's, and that change while it trains."""
@@ -34,6 +35,7 @@ class RunRow(NamedTuple):
     return_mean: float | None = None  # of all learners
     best_return: float | None = None  # of the best one
     settings: dict[str, Any] | None = None  # that differ from the preset
+    in_name: bool = False  # whether the folder's name says environment, algorithm and these settings
     error: str = ""  # why it is damaged
 
 
@@ -54,36 +56,36 @@ def run_folders(root: Path) -> list[Path]:
 
 
 def describe(folder: Path) -> RunRow:
-    """One run, from its settings, its summary and its last report."""
+    """One run, from its settings and from its summary, or its last report where that is newer."""
     changed = last_change(folder)
     try:
         config = from_settings(read_settings(folder / "config.yaml"))
         summary = read_summary(folder)
         step, returns = read_last_report(folder, config.learners)
+        step = max(step, newest_step(folder / "checkpoints"))
+        ended = summary.get("steps", -1) >= step
+        if ended:
+            step, returns = summary["steps"], np.array(summary["return_mean"], float)
         base, settings = from_preset(config)
         known = returns[np.isfinite(returns)]
         return RunRow(
-            folder,
-            _state(folder, step, summary),
-            changed,
-            config.env,
-            name_of(config.algo),
-            max(step, summary.get("steps", 0)),
-            config.steps_after(config.num_iterations),
-            float(known.mean()) if known.size else None,
-            float(known.max()) if known.size else None,
-            ({"preset": base} if base else {}) | settings,
+            folder=folder,
+            state="running" if is_locked(folder) else _ending(summary) if ended else "lost",
+            changed=changed,
+            env=config.env,
+            algo=name_of(config.algo),
+            step=step,
+            steps=config.steps_after(config.num_iterations),
+            return_mean=float(known.mean()) if known.size else None,
+            best_return=float(known.max()) if known.size else None,
+            settings=({"preset": base} if base else {}) | settings,
+            in_name=folder.name == full_name(config),
         )
     except Exception as error:  # whatever the files of a damaged run raise
         return RunRow(folder, "damaged", changed, error=" ".join(str(error).split()) or type(error).__name__)
 
 
-def _state(folder: Path, step: int, summary: dict[str, Any]) -> State:
-    """How a run stands: it is under way while its folder is locked; its summary says how it ended."""
-    if is_locked(folder):
-        return "running"
-    if not summary or step > summary["steps"]:
-        return "lost"
+def _ending(summary: dict[str, Any]) -> State:
     return "stopped" if summary.get("interrupted") else "done"
 
 

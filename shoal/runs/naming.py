@@ -53,12 +53,17 @@ def _holds(folder: Path, config: TrainConfig) -> bool | None:
 
 
 def folder_name(config: TrainConfig) -> str:
-    """A name that runs share if they differ in their steps alone.
+    """A name that runs share if they differ in their steps alone; a long one ends in a hash.
 
     >>> from shoal.runs.presets import preset
     >>> folder_name(preset("CartPole-v1", learners=8, learning_rate=0.002, memory="gru"))
     'CartPole-v1__ppo__s1__L8__learning_rate-0.002__memory-gru'
     """
+    return _shortened(full_name(config))
+
+
+def full_name(config: TrainConfig) -> str:
+    """The same without a limit."""
     base, settings = from_preset(config)
     own = {name: value for name, value in settings.items() if name not in EXCHANGE | {"seed"}}
     parts = [config.env, name_of(config.algo), f"s{config.seed}"]
@@ -67,7 +72,7 @@ def folder_name(config: TrainConfig) -> str:
     parts += [part for exchange in config.exchanges for part in _exchange_parts(exchange)]
     parts += [base if base == NO_PRESET else f"{base}-preset"] if base else []
     parts += [part for name, value in own.items() for part in _parts(name, value)]
-    return _shortened("__".join(map(plain, parts)))
+    return "__".join(map(plain, parts))
 
 
 def from_preset(config: TrainConfig) -> tuple[str | None, dict[str, Any]]:

@@ -38,7 +38,8 @@ def make_run(
                 )
                 writer.write(step, 1.0, {"return_mean": returns, "zeal": 1.0})
     if ended is not None:
-        write_summary(path, {"steps": 2048, "interrupted": False} | ended)
+        scores = {"return_mean": np.arange(config.learners) + 0.5}
+        write_summary(path, {"steps": 2048, "interrupted": False} | scores | ended)
     for file in path.iterdir():
         os.utime(file, (1.7e9 - age, 1.7e9 - age))
     return path
@@ -77,6 +78,17 @@ def test_a_run_whose_folder_is_locked_is_running():
     assert describe(folder).state == "stopped"
     lock.take(folder)
     lock.release()
+
+
+def test_a_run_that_stopped_between_two_reports_has_its_score_in_the_summary():
+    """And one that went on is where its newest checkpoint is."""
+    folder = make_run(ended={"interrupted": True, "steps": 3072, "return_mean": [7.0]})
+    row = describe(folder)
+    assert (row.state, row.step, row.return_mean) == ("stopped", 3072, 7.0)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "step_000004096.json").touch()
+    row = describe(folder)
+    assert (row.state, row.step, row.return_mean) == ("lost", 4096, 0.5)
 
 
 def test_a_run_without_a_report_has_no_score():
@@ -157,11 +169,11 @@ def test_the_table_and_the_list_for_programs(capsys):
     make_run(age=2, gamma=0.9, hidden=(32, 32), anneal_lr=False, ended={"interrupted": True}, steps=10**6)
     assert main(["runs", "runs"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["state", "steps", "mean", "best", "changed", "run", "settings"]
+    assert lines[0] == ["state", "steps", "mean", "best", "changed", "run", "(settings)"]
     ago = lines[1][6:9]
     assert lines[1] == [*["done", "2.05k", "of", "2.05k", "1.00", "1.50"], *ago, "demo", *DEMO.split()]
     assert lines[2][:6] == ["stopped", "2.05k", "of", "1M", "0.50", "0.50"]
-    assert lines[2][9:] == ["CartPole-v1__ppo__s1__no-anneal_lr__gamma-0.9__hidden-32-32", *OTHER.split()]
+    assert lines[2][9:] == ["CartPole-v1__ppo__s1__no-anneal_lr__gamma-0.9__hidden-32-32"]
     assert main(["runs", "--json"]) == 0
     demo, other = json.loads(capsys.readouterr().out)
     assert (demo["folder"], demo["settings"]) == (
@@ -171,8 +183,7 @@ def test_the_table_and_the_list_for_programs(capsys):
     assert (other["state"], other["settings"]["hidden"], other["return_mean"]) == ("stopped", [32, 32], 0.5)
 
 
-DEMO = "CartPole-v1, ppo, learners 2, seed 3, memory gru"
-OTHER = "anneal_lr off, gamma 0.9, hidden 32 32"
+DEMO = "(CartPole-v1, ppo, learners 2, seed 3, memory gru)"
 
 
 @pytest.mark.parametrize("learners", [1, 3])
