@@ -4,7 +4,7 @@ import ast
 import difflib
 import inspect
 import textwrap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -13,6 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoal.errors import ShoalError
+from shoal.foreign_names import explain
 from shoal.setting_names import REMOVED, SHORT_NAMES
 
 
@@ -111,12 +112,13 @@ def expand(settings: Mapping[str, Any], known: Collection[str]) -> dict[str, Any
 
 
 def _expand(name: str, value: Any, known: Collection[str]) -> Iterator[tuple[str, Any]]:
+    if name in known:
+        yield name, value
+        return
     is_group = any(other.startswith(f"{name}.") for other in known)
     if is_group and is_dataclass(value):
         value = flatten(value)
-    if name in known:
-        yield name, value
-    elif is_group and isinstance(value, Mapping):
+    if is_group and isinstance(value, Mapping):
         for inner, item in value.items():
             yield from _expand(f"{name}.{inner}", item, known)
     elif long_name(name, known) in known:
@@ -125,14 +127,16 @@ def _expand(name: str, value: Any, known: Collection[str]) -> Iterator[tuple[str
         raise unknown(name, known)
 
 
-def unknown(name: str, known: Collection[str]) -> ShoalError:
-    """What to say of a name that no setting has."""
+def unknown(name: str, known: Collection[str], spell: Callable[[str], str] = str) -> ShoalError:
+    """What to say of a name that no setting has; `spell` writes a name as it is typed."""
+    if said := explain(name, spell):
+        return ShoalError(said)
     short = [name for name, long in SHORT_NAMES.items() if long in known]
     near = difflib.get_close_matches(name, [*known, *short], n=1)
     return ShoalError(
-        f"unknown setting {name}; did you mean {near[0]}?"
+        f"unknown setting {spell(name)}; did you mean {spell(near[0])}?"
         if near
-        else f"unknown setting {name}; shoal train ENV --help all lists them"
+        else f"unknown setting {spell(name)}; shoal train ENV --help all lists them"
     )
 
 
@@ -226,6 +230,7 @@ def check_at_least(settings: Any, least: float, *names: str, group: str = "") ->
             raise ShoalError(f"{group}.{name} {limit} {value}" if group else f"{name} {limit} {value}")
 
 
+@cache
 def _fields(cls: type) -> list[tuple[Field, Any]]:
     hints = get_type_hints(cls)
     return [(field, hints[field.name]) for field in fields(cls)]

@@ -22,14 +22,17 @@ from shoal.cli.main import main
 from shoal.cli.parse import parse_train
 from shoal.cli.play import Play
 from shoal.cli.plot import Plot
+from shoal.cli.runs import Runs
 from shoal.envs.registry import SUITES
 from shoal.learners.registry import ALGORITHMS
+from shoal.runs.naming import ROOT as RUNS_ROOT
+from shoal.runs.naming import folder_name
 from shoal.setting_names import SHORT_NAMES
 from shoal.training.program import make_trainer
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
-OPTIONS = {"eval": Eval, "play": Play, "plot": Plot, "envs": Envs}
+OPTIONS = {"eval": Eval, "play": Play, "plot": Plot, "runs": Runs, "envs": Envs}
 
 
 def blocks(page: str, *languages: str) -> list[str]:
@@ -94,6 +97,35 @@ def test_commands_parse(page, monkeypatch):
             parse_train(arguments)[0].check()
         elif command != "train":
             tyro.cli(OPTIONS[command], args=arguments)
+
+
+def named_runs(page: str) -> set[str]:
+    """The folders on a page that are named after settings."""
+    return set(re.findall(r"\bruns/[\w.+-]+__[\w.+-]*\w", (ROOT / page).read_text()))
+
+
+def folder_of(arguments: list[str]) -> str:
+    config, output = parse_train(arguments)
+    return str(output.folder or RUNS_ROOT / folder_name(config))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if named_runs(page) and "run-folder" not in page])
+def test_run_folders_are_those_of_the_commands(page, monkeypatch):
+    """Of the page's, or of README's first ones."""
+    monkeypatch.chdir(ROOT)
+    trained = [arguments for command, *arguments in commands(page) if command == "train"]
+    known = {folder_of(arguments) for arguments in trained if "--help" not in arguments}
+    assert named_runs(page) - known <= {"runs/CartPole-v1__ppo__s1", "runs/CartPole-v1__ppo__s1__L64"}
+
+
+def test_run_folders_are_named_as_their_page_says():
+    text = (ROOT / "docs" / "reference" / "run-folder.md").read_text()
+    lines = re.findall(r"^\| `(shoal train|\.\.\.)( .*?)` \| `([^`]+)`", text, re.MULTILINE)
+    assert len(lines) == 8
+    for start, arguments, folder in lines:
+        env = ["CartPole-v1"] * (start == "...")
+        assert folder_of([*env, *arguments.split()]) == folder
 
 
 @pytest.mark.slow

@@ -4,13 +4,23 @@ import io
 import re
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import tyro
 
 from shoal.errors import ShoalError
+from shoal.runs.catalogue import find_run, newest_run
 
-RunFolder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+RunFolder = Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[RUN]")]
+
+
+def choose_run(given: Path | None, out: TextIO | None = None) -> Path:
+    """The folder of the run that is meant: the newest one unless given, and then its name is printed."""
+    if given:
+        return find_run(given)
+    newest = newest_run()
+    print(f"newest run: {newest}", file=out)
+    return newest
 
 
 def read_arguments(cls: type, command: str, arguments: list[str], **how: Any) -> Any:

@@ -1,13 +1,15 @@
 """`shoal eval`: the returns of a run's learners."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from shoal.cli import cache, show
-from shoal.cli.arguments import RunFolder, read_arguments
+from shoal.cli.arguments import RunFolder, choose_run, read_arguments
+from shoal.runs.catalogue import find_run
 from shoal.runs.run import load
 from shoal.training.evaluate import Evaluation
 
@@ -16,8 +18,8 @@ from shoal.training.evaluate import Evaluation
 class Eval:
     """Play whole episodes and print their returns; actions are greedy unless --sampled."""
 
-    run: RunFolder
-    """The folder of a run."""
+    run: RunFolder = None
+    """The folder of a run, or its name in runs/; the newest run unless given."""
     episodes: int = 100
     """Episodes per learner, each from its own start."""
     learner: str = "all"
@@ -54,7 +56,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _evaluate(options: Eval) -> Sequence[Evaluation]:
-    return load(options.run).evaluate(
+    against = find_run(options.against) if options.against else None
+    return load(choose_run(options.run, sys.stderr if options.json else None)).evaluate(
         options.episodes,
         options.learner,
         sampled=options.sampled,
@@ -62,5 +65,5 @@ def _evaluate(options: Eval) -> Sequence[Evaluation]:
         checkpoint=options.checkpoint,
         levels=options.levels,
         each_world=options.each_world,
-        against=options.against,
+        against=against,
     )

@@ -1,5 +1,6 @@
 """The flags of `shoal train`: a flag for every setting, read by tyro."""
 
+import re
 from dataclasses import dataclass, make_dataclass
 from functools import cache
 from pathlib import Path
@@ -12,9 +13,11 @@ from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import EXCHANGES
 from shoal.learners.registry import ALGORITHMS
+from shoal.runs.config import refuse_of_others
 from shoal.runs.milestones import Milestones
+from shoal.runs.naming import ROOT
 from shoal.setting_names import SHORT_NAMES
-from shoal.settings import helps, types
+from shoal.settings import helps, long_name, types, unknown
 from shoal.training.config import TrainConfig
 
 NOT_FLAGS = {"env", "algo", "exchanges", "hyper_plan"}
@@ -44,7 +47,9 @@ class Output:
     """The run's folder and devices."""
 
     out: Path | None = None
-    """The run's folder; named after the settings unless given."""
+    """The run's folder; in runs/, named after the settings unless given."""
+    name: str | None = None
+    """The run's folder in runs/, by its name."""
     clobber: bool = False
     """Start over: remove the run that is there."""
     mesh: str | None = None
@@ -59,6 +64,17 @@ class Output:
     """Time the stages of every iteration: rollout, optimisation, exchange, logging."""
     debug: bool = False
     """Show the whole traceback of an error."""
+
+    def __post_init__(self):
+        if self.name and self.out:
+            raise ShoalError(f"--name {self.name} and --out {self.out} are two folders; give one of them")
+        if self.name in ("", "..") or (self.name and Path(self.name).name != self.name):
+            raise ShoalError(f"--name is a folder's name in runs/, not {self.name!r}; --out takes a path")
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder, where it is given."""
+        return ROOT / self.name if self.name else self.out
 
 
 OPTIONS = (Start, Output, Milestones)
@@ -90,12 +106,18 @@ def all_flags(algo: str) -> dict[str, Flag]:
     found = {name: flag for cls in classes for name, flag in flags_of(cls).items()}
     choices = Literal[tuple(ALGORITHMS)]  # type: ignore[valid-type]
     exchanges = f"How learners learn together: {', '.join(EXCHANGES)}. {found['exchange'].help}"
-    return found | {"algo": Flag(choices, "The algorithm."), "exchange": Flag(str, exchanges)}
+    seeds = "How many learners train that differ in nothing but their seed."
+    return found | {
+        "algo": Flag(choices, "The algorithm."),
+        "exchange": Flag(str, exchanges),
+        "seeds": Flag(int | None, seeds),
+    }
 
 
 def read_start(arguments: list[str]) -> tuple[str | None, Start]:
     """The environment, and where settings start from; before their types and defaults are known."""
     every = {name: flag for algo in ALGORITHMS for name, flag in all_flags(algo).items()}
+    refuse_unknown(arguments, every, _algorithm_in(arguments))
     start = flags_of(Start)
     loose = {name: flag if name in start else Flag(_loose(flag.type), "") for name, flag in every.items()}
     defaults = {name: _nothing(flag.type) for name, flag in loose.items()} | vars(Start())
@@ -110,7 +132,35 @@ def read_start(arguments: list[str]) -> tuple[str | None, Start]:
 
 def read_flags(algo: str, defaults: dict[str, Any], arguments: list[str]) -> dict[str, Any]:
     """Every setting by dotted name: the value of its flag, or the default."""
+    refuse_unknown(arguments, all_flags(algo), algo)
     return _parse(all_flags(algo), defaults, arguments)
+
+
+def refuse_unknown(arguments: list[str], flags: dict[str, Flag], algo: str) -> None:
+    """Raise where an argument is no flag, with its name here, the algorithms that have it, or the nearest."""
+    names = {*flags, *(short for short, long in SHORT_NAMES.items() if long in flags)}
+    switches = [name for name in names if flags[long_name(name, flags)].type is bool]
+    names |= {re.sub(r"([^.]+)$", r"no_\1", name) for name in switches}
+    for argument in arguments:
+        name = argument[2:].partition("=")[0].replace("-", "_")
+        if argument.startswith("--") and name not in names:
+            refuse_of_others(name, algo, spell)
+            raise unknown(name, flags, spell)
+
+
+def spell(name: str) -> str:
+    """A flag as it is typed.
+
+    >>> spell("num_envs")
+    '--num-envs'
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+def _algorithm_in(arguments: list[str]) -> str:
+    """The algorithm that the arguments name, before they are read."""
+    words = " ".join(arguments).replace("=", " ").split()
+    return words[words.index("--algo") + 1] if "--algo" in words[:-1] else "ppo"
 
 
 def _parse(

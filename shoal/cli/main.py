@@ -1,4 +1,4 @@
-"""The command: shoal train | eval | play | plot | envs."""
+"""The command: shoal train | eval | play | plot | runs | envs."""
 
 import importlib
 import sys
@@ -9,9 +9,10 @@ from shoal.errors import ShoalError
 
 COMMANDS = {
     "train": "ENV            train; the same command again resumes",
-    "eval": "RUN            play whole episodes and print their returns",
-    "play": "RUN            watch a trained learner: GIF, MP4 or window",
-    "plot": "RUN [RUN ...]  plot learning curves and the best policy",
+    "eval": "[RUN]          play whole episodes and print their returns",
+    "play": "[RUN]          watch a trained learner: GIF, MP4 or window",
+    "plot": "[RUN ...]      plot learning curves and the best policy",
+    "runs": "[FOLDER ...]   list runs: state, steps, returns, settings that differ",
     "envs": "[PATTERN]      list environments",
 }
 """Each is a module of its own, with a function `main`."""
@@ -46,8 +47,11 @@ def main(argv: list[str] | None = None) -> int:
 def usage() -> str:
     """What `shoal --help` prints."""
     lines = [f"  shoal {name:<5} {text}" for name, text in COMMANDS.items()]
-    more = "`shoal COMMAND --help` says more; `shoal train ENV --help` shows the settings for an environment."
-    return "\n".join(["usage: shoal COMMAND ...", "", *lines, "", more])
+    more = [
+        "A RUN is its folder, or its name in runs/; without one, the newest run is taken.",
+        "`shoal COMMAND --help` says more; `shoal train ENV --help` shows the settings for an environment.",
+    ]
+    return "\n".join(["usage: shoal COMMAND ...", "", *lines, "", *more])
 
 
 def _complain(message: str) -> int:

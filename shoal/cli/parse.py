@@ -5,6 +5,7 @@ from typing import Any
 from shoal.cli.flags import OPTIONS, Output, Start, read_flags, read_start
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
+from shoal.runs.catalogue import find_run
 from shoal.runs.config import EXCHANGE, expanded, from_settings, read_settings, to_settings
 from shoal.runs.milestones import Milestones
 from shoal.runs.presets import named_settings, preset_settings
@@ -45,7 +46,7 @@ def start_config(env: str | None, start: Start) -> TrainConfig:
     if start.follow:
         from shoal.runs.run import follow_best
 
-        followed = to_settings(follow_best(start.follow))
+        followed = to_settings(follow_best(find_run(start.follow)))
         said = followed | expanded(said, followed["algo"])
     env = env or said.get("env")
     algo = start.algo or said.get("algo", "ppo")
@@ -65,7 +66,7 @@ def flag_defaults(config: TrainConfig) -> dict[str, Any]:
     for cls in OPTIONS:
         known |= vars(cls())
     empty = {"comm_matrix": None, "env_params": None, "env_options": ()}
-    return known | empty | {"algo": to_settings(config)["algo"]}
+    return known | empty | {"seeds": None, "algo": to_settings(config)["algo"]}
 
 
 def read_options(pairs: tuple[str, ...]) -> dict[str, Any]:

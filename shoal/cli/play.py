@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.cli import cache, show
-from shoal.cli.arguments import RunFolder, read_arguments
+from shoal.cli.arguments import RunFolder, choose_run, read_arguments
 from shoal.runs.progress import format_return
 from shoal.runs.run import load, write_film
 
@@ -13,8 +13,8 @@ from shoal.runs.run import load, write_film
 class Play:
     """Watch a trained learner: as a GIF, an MP4 or in a window."""
 
-    run: RunFolder
-    """The folder of a run."""
+    run: RunFolder = None
+    """The folder of a run, or its name in runs/; the newest run unless given."""
     learner: str = "best"
     """best, mean, or a number."""
     sampled: bool = False
@@ -40,12 +40,13 @@ class Play:
 def main(arguments: list[str]) -> int:
     """Write or show one episode."""
     options = read_arguments(Play, "shoal play", arguments)
+    run = choose_run(options.run)
     cache.cache_compilations()
-    played = load(options.run).play(
+    played = load(run).play(
         options.learner, options.checkpoint, sampled=options.sampled, seed=options.seed, steps=options.steps
     )
     name, frames = played.learner, played.frames
-    default = None if options.mp4 or options.human else options.run / "videos" / f"learner_{name}.gif"
+    default = None if options.mp4 or options.human else run / "videos" / f"learner_{name}.gif"
     for path in (options.gif or default, options.mp4):
         if path is not None:
             print(f"wrote {write_film(options.run, played, path, options.fps)}")

@@ -7,8 +7,7 @@ from typing import Annotated
 import tyro
 
 from shoal.cli import cache
-from shoal.cli.arguments import read_arguments
-from shoal.errors import ShoalError
+from shoal.cli.arguments import choose_run, read_arguments
 from shoal.runs.plots.policy import plot_policy
 from shoal.runs.plots.run import destinations, plot
 
@@ -17,8 +16,8 @@ from shoal.runs.plots.run import destinations, plot
 class Plot:
     """Plot learning curves, the best learner's policy and one episode; several runs are also compared."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")]
-    """Folders of runs."""
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
+    """Folders of runs, or their names in runs/; the newest run unless given."""
     out: Path | None = None
     """The folder of the plots; each run's plots/ unless given."""
     episode: bool = True
@@ -32,13 +31,12 @@ class Plot:
 def main(arguments: list[str]) -> int:
     """Write the plots."""
     options = read_arguments(Plot, "shoal plot", arguments)
-    if not options.runs:
-        raise ShoalError("no run is given; try shoal plot runs/CartPole-v1__ppo__s1")
+    runs = [choose_run(run) for run in options.runs or (None,)]
     cache.cache_compilations()
-    for path in plot(options.runs, options.out):
+    for path in plot(runs, options.out):
         print(path)
     if options.episode:
-        for run, folder in destinations(options.runs, options.out).items():
+        for run, folder in destinations(runs, options.out).items():
             for path in plot_policy(run, folder, options.seed):
                 print(path)
     return 0

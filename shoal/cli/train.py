@@ -37,7 +37,7 @@ def run(config: TrainConfig, output: Output, milestones: Milestones) -> int:
     """Train with a progress bar, then print the result."""
     opened = session.open_session(
         config,
-        output.out,
+        output.folder,
         output.clobber,
         mesh=output.mesh,
         profile=output.profile,

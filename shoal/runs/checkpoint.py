@@ -130,6 +130,12 @@ def newest_meta(folder: Path) -> dict | None:
     return list(records.values())[-1]["meta"] if records else None
 
 
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint, from the names of the files alone; 0 where there is none."""
+    saved = _saved(folder)
+    return int(saved[-1].stem.removeprefix("step_")) if saved else 0
+
+
 def load_best(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
     """The intact checkpoint with the highest score, or None where none has a score."""
     saved = _saved(folder)

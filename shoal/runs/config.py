@@ -1,6 +1,7 @@
 """A run's settings as mappings and as a yaml file, and the differences of two runs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -8,13 +9,16 @@ from typing import Any
 from shoal import settings as groups
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
-from shoal.exchanges.registry import check_exchange, selects
+from shoal.exchanges.registry import check_exchange
+from shoal.foreign_names import CALLED, INSTEAD
 from shoal.learners.registry import ALGORITHMS, name_of
 from shoal.runs.files import disk_errors, read_json, write_text
 from shoal.training.config import TrainConfig
 
 RUN = groups.types(TrainConfig).keys() - {"algo", "exchanges"}
 EXCHANGE = groups.types(ExchangeConfig).keys()
+NOT_DECIDING = ("steps", "reports")
+"""Settings of a run that may change when it resumes."""
 
 
 def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
@@ -33,22 +37,45 @@ def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
     algo = ALGORITHMS[name].config
     learner = groups.build(algo, pick(groups.types(algo)))
     exchanges = read_exchanges(pick(EXCHANGE))
-    return groups.build(TrainConfig, pick(RUN) | {"algo": learner, "exchanges": exchanges})
+    config = groups.build(TrainConfig, pick(RUN) | {"algo": learner, "exchanges": exchanges})
+    return with_seeds(config, given["seeds"]) if given.get("seeds") is not None else config
+
+
+def with_seeds(config: TrainConfig, seeds: Any) -> TrainConfig:
+    """The run of so many learners that differ in nothing but their seeds.
+
+    >>> with_seeds(TrainConfig("CartPole-v1"), 5).learners
+    5
+    """
+    number = groups.convert("seeds", seeds, int)
+    others = {"learners": config.learners not in (1, number), "exchange": config.exchanges}
+    others |= {"evolve": config.evolve, "env_spread": config.env_spread, "env_params": config.env_params}
+    if beside := [name for name, given in others.items() if given]:
+        raise ShoalError(
+            f"seeds {number} means learners that differ in their seeds alone; leave out {beside[0]}, or use "
+            f"learners {number} instead of seeds"
+        )
+    return replace(config, learners=number)
 
 
 def expanded(settings: Mapping[str, Any], algo: str) -> dict[str, Any]:
     """The settings by dotted name; a name that this algorithm and the exchanges do not have is refused."""
     if algo not in ALGORITHMS:
         raise ShoalError(f"unknown algorithm {algo!r}; choose from {', '.join(ALGORITHMS)}")
-    known = {"algo", *RUN, *groups.types(ALGORITHMS[algo].config), *EXCHANGE}
+    known = {"algo", "seeds", *RUN, *groups.types(ALGORITHMS[algo].config), *EXCHANGE}
     for name in settings:
-        if not groups.is_known(name, known) and (others := _algorithms_with(name)):
-            raise ShoalError(f"{name} is a setting of {', '.join(others)}, not of {algo}")
+        if not groups.is_known(name, known):
+            refuse_of_others(name, algo)
     return groups.expand(settings, known)
 
 
-def _algorithms_with(name: str) -> list[str]:
-    return [algo for algo, entry in ALGORITHMS.items() if groups.is_known(name, groups.types(entry.config))]
+def refuse_of_others(name: str, algo: str, spell: Callable[[str], str] = str) -> None:
+    """Raise where a name, ours or that of another library, is a setting of other algorithms alone."""
+    here = CALLED.get(name, name)
+    users = [other for other, one in ALGORITHMS.items() if groups.is_known(here, groups.types(one.config))]
+    if users and algo not in users and name not in INSTEAD:
+        called = f"called {spell(here)} here, " if here != name else ""
+        raise ShoalError(f"{spell(name)} is {called}a setting of {', '.join(users)}, not of {algo}")
 
 
 def read_exchanges(settings: dict[str, Any]) -> tuple[ExchangeConfig, ...]:
@@ -111,7 +138,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     with disk_errors("read", Path(path)):
         text = Path(path).read_text(encoding="utf-8")
     try:
-        settings = yaml.safe_load(text)
+        settings = parse_yaml(text)
     except yaml.YAMLError as error:
         raise ShoalError(f"{path} is not yaml: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
@@ -119,34 +146,16 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def parse_yaml(text: str) -> Any:
+    """The content of a yaml file; with libyaml, where it is installed, in an eighth of the time."""
+    import yaml
+
+    return yaml.load(text, Loader=yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader)
+
+
 def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
-    """The differences of two configurations, as `name: old -> new`; `steps` is none."""
+    """The differences of two configurations, as `name: old -> new`, of what decides a run's numbers."""
     before, after = to_settings(old), to_settings(new)
-    names = (k for k in before | after if k != "steps" and before.get(k) != after.get(k))
+    names = (k for k in before | after if k not in NOT_DECIDING and before.get(k) != after.get(k))
     brief = lambda value: shorten(str(value), 60, placeholder=" ...")
     return [f"{name}: {brief(before.get(name))} -> {brief(after.get(name))}" for name in names]
-
-
-def default_folder(config: TrainConfig) -> Path:
-    """A run's folder unless one is given: the same settings give the same folder.
-
-    >>> str(default_folder(TrainConfig("CartPole-v1", learners=8)))
-    'runs/CartPole-v1__ppo__s1__L8'
-    """
-    settings = to_settings(config)
-    parts = [config.env.replace(":", "-").replace("/", "-"), settings["algo"], f"s{config.seed}"]
-    parts += [f"L{config.learners}"] if config.learners > 1 else []
-    parts += [f"m{config.first_member}"] if config.first_member else []
-    parts += [f"spread{config.env_spread:g}"] if config.env_spread else []
-    parts += ["follow"] if config.hyper_plan else []
-    parts += ["evolve"] if config.evolve and not any(map(selects, config.exchanges)) else []
-    parts += [_title(exchange) for exchange in config.exchanges]
-    return Path("runs") / "__".join(parts)
-
-
-def _title(exchange: ExchangeConfig) -> str:
-    """An exchange in the name of a folder."""
-    changed = groups.changed(exchange)
-    name = exchange.exchange.replace(":", "-")
-    parts = [name, *([exchange.topology] if "topology" in changed else [])]
-    return "-".join([*parts, *([f"k{exchange.local_updates}"] if "local_updates" in changed else [])])

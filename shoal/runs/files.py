@@ -102,6 +102,22 @@ class FolderLock:
             self.release()
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a run has the lock of a folder; False on disks without locks."""
+    if fcntl is None:
+        return False
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def sync(path: Path) -> None:
     """Waits until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import mmap
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -132,6 +133,33 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
         raise ShoalError(f"{path} is not a metrics file: {error}") from error
     whole = {name: columns[name].astype(np.int64) for name in ("step", "learner")}
     return columns | whole
+
+
+def read_last_report(folder: Path, learners: int) -> tuple[int, np.ndarray]:
+    """The step of the last report in a run's metrics.csv, and the learners' mean returns; (0, []) before it.
+
+    Only the end of the file is read.
+    """
+    path, none = Path(folder) / "metrics.csv", (0, np.array([]))
+    if not path.is_file() or not path.stat().st_size:
+        return none
+    with (
+        disk_errors("read", path),
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
+    ):
+        header, end = text.find(b"\n"), text.rfind(b"\n")
+        start = end
+        for _ in range(learners):
+            start = max(header, text.rfind(b"\n", header, start))
+        names = text[: max(header, 0)].decode().split(",")
+        records = [line.split(",") for line in text[start + 1 : end].decode().splitlines()]
+    if tuple(names[:3]) != LEADING:
+        raise ShoalError(f"{path} is not a metrics file: its first columns are not {', '.join(LEADING)}")
+    if not records or "return_mean" not in names:
+        return none
+    column = names.index("return_mean")
+    return int(records[-1][0]), np.array([float(record[column] or "nan") for record in records])
 
 
 def read_summary(folder: Path) -> dict:

@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.envs.registry import suite_of
 from shoal.errors import ShoalError
-from shoal.runs.config import expanded, from_settings
+from shoal.runs.config import expanded, from_settings, parse_yaml
 from shoal.training.config import TrainConfig
 
 
@@ -52,10 +52,18 @@ def named_settings(env: str, param_name: str, algo: str = "ppo") -> dict[str, An
     if algo != named[param_name]["algo"]:
         raise ShoalError(f"preset {param_name} is for {named[param_name]['algo']}, not for {algo}")
     if not fnmatchcase(name, named[param_name]["for"]):
-        fitting = [other for other, entry in named.items() if fnmatchcase(name, entry["for"])]
+        fitting = names_of_presets(env, algo)
         question = f"; for {env} there is {' and '.join(fitting)}" if fitting else ""
         raise ShoalError(f"preset {param_name} is for {named[param_name]['for']}, not for {env}{question}")
     return _only_settings(named[param_name])
+
+
+def names_of_presets(env: str, algo: str = "ppo") -> list[str]:
+    """The named presets for an environment and an algorithm."""
+    name, named = env.split(":")[-1], _presets()["named"]
+    return [
+        preset for preset, entry in named.items() if entry["algo"] == algo and fnmatchcase(name, entry["for"])
+    ]
 
 
 def _only_settings(entry: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +73,4 @@ def _only_settings(entry: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _presets() -> dict[str, dict[str, dict[str, Any]]]:
-    import yaml
-
-    text = files("shoal.runs").joinpath("presets.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)
+    return parse_yaml(files("shoal.runs").joinpath("presets.yaml").read_text(encoding="utf-8"))

@@ -24,18 +24,12 @@ from shoal.envs.adapters.host import EnvironmentCrashed
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.runs import checkpoint, saving
-from shoal.runs.config import (
-    default_folder,
-    differences,
-    from_settings,
-    read_settings,
-    to_settings,
-    write_config,
-)
+from shoal.runs.config import differences, from_settings, read_settings, to_settings, write_config
 from shoal.runs.divergence import DivergenceCheck, has_finite_loss
 from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.metrics import read_summary, write_summary
 from shoal.runs.milestones import Milestones, keep_milestones
+from shoal.runs.naming import find_folder
 from shoal.runs.signals import stop_signals
 from shoal.runs.watch import Watch, is_over
 from shoal.runs.writer import RunWriter, speeds
@@ -90,9 +84,9 @@ def open_session(
     """
     config.check()
     recipe = make(config.env, **config.options)
-    folder = Path(folder or default_folder(config))
     devices = mesh_for(config, recipe.spec, mesh)
     connect()
+    folder = Path(folder or run_on_first(lambda: str(find_folder(config))))
     found = run_on_first(lambda: None if clobber else find_checkpoint(folder, config))
     complete = found is not None and found["iteration"] >= config.num_iterations
     if found and (complete or is_over(milestones, config, found)):

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,12 @@ import pytest
 from PIL import Image
 
 from shoal import cli
+from shoal.cli.arguments import choose_run
 from shoal.cli.main import main
+from shoal.cli.parse import parse_train
 from shoal.cli.show import stdout_to_stderr
 from shoal.runs.metrics import read_metrics
+from shoal.runs.naming import find_folder, folder_name
 
 PACKAGE = str(Path(cli.__file__).parents[1])
 SMALL = [
@@ -137,6 +141,36 @@ def test_other_settings_in_the_same_folder_are_refused(run, capsys):
     assert "--clobber" in message
 
 
+def test_the_same_command_finds_its_run_and_other_settings_are_another(run, capsys):
+    train = ["train", "CartPole-v1", "--steps", "640", "--learners", "2", *SMALL]
+    config = parse_train(train[1:])[0]
+    shutil.copytree(run, find_folder(config))
+    shutil.copytree(run, "runs/mine")
+    assert shoal(*train) == 0
+    assert f"runs/{folder_name(config)} is already trained to step 640" in capsys.readouterr().out
+    assert shoal(*train, "--name", "mine") == 0
+    assert "runs/mine is already trained to step 640" in capsys.readouterr().out
+    assert find_folder(parse_train([*train[1:], "--learning-rate", "0.1"])[0]) != find_folder(config)
+
+
+def test_without_a_run_the_newest_is_taken_and_a_name_is_enough(run, capsys):
+    for name in ("older", "newer"):
+        shutil.copytree(run, f"runs/{name}", copy_function=shutil.copy)
+    for path in Path("runs/older").iterdir():
+        os.utime(path, (1, 1))
+    assert shoal("eval", "--episodes", "3", "--json") == 0
+    said = capsys.readouterr()
+    assert [row["learner"] for row in json.loads(said.out)] == [0, 1]
+    assert said.err.splitlines()[0] == "newest run: runs/newer"
+    assert choose_run(None) == Path("runs/newer")
+    assert capsys.readouterr().out == "newest run: runs/newer\n"
+    assert choose_run(Path("older")) == Path("runs/older")
+    assert capsys.readouterr().out == ""
+    for command in ("eval", "play", "plot"):
+        assert shoal(command, "oldr") == 2
+        assert capsys.readouterr().err == "shoal: there is no run 'oldr'; did you mean older?\n"
+
+
 def test_evaluation_as_json_and_as_a_table(run, capsys):
     assert shoal("eval", run, "--episodes", "3", "--json") == 0
     rows = json.loads(capsys.readouterr().out)
@@ -181,9 +215,12 @@ def test_environments_are_listed_with_their_backend(capsys):
         (["train", "CartPole-v1", "--config", "nowhere.yaml"], "nowhere.yaml is not there"),
         (["train", "CartPole-v1", "--env-options", "oops"], "takes pairs such as num_levels=200, not oops"),
         (["train", "CartPole-v1", "--out", "file"], "cannot make the folder file"),
-        (["eval", "nowhere"], "nowhere/config.yaml is not there"),
-        (["plot", "nowhere"], "nowhere is not there"),
-        (["plot"], "no run is given"),
+        (["eval", "nowhere"], "there is no run 'nowhere'; shoal runs lists those there are"),
+        (["plot", "nowhere"], "there is no run 'nowhere'"),
+        (["plot"], "there is no run below runs; begin with shoal train CartPole-v1"),
+        (["runs", "nowhere"], "nowhere is no folder"),
+        (["train", "CartPole-v1", "--name", "a", "--out", "b"], "--name a and --out b are two folders"),
+        (["train", "CartPole-v1", "--name", "a/b"], "--name is a folder's name in runs/, not 'a/b'"),
         (["envs", "xyzzy"], "no environment matches 'xyzzy'"),
         (["train", "tests/Faulty-v0", *SMALL, "--steps", "640"], "raised RuntimeError: the motor is on fire"),
         (

@@ -9,10 +9,11 @@ import pytest
 
 from shoal.cli.main import main
 from shoal.cli.parse import parse_train
-from shoal.runs.config import default_folder, from_settings, read_settings, to_settings
+from shoal.runs.config import from_settings, read_settings, to_settings
 from shoal.runs.learners import load_learners
 from shoal.runs.lineage import hyper_plan, read_lineage
 from shoal.runs.metrics import read_metrics
+from shoal.runs.naming import folder_name
 from shoal.runs.run import follow_best
 from shoal.runs.session import open_session, run_session
 
@@ -130,7 +131,7 @@ def test_random_search_draws_and_keeps(population):
     names = ["learning_rate", "clip_coef", "ent_coef"]
     assert shoal("train", CARTPOLE, *TINY, "--evolve", *names, "--steps", "256") == 0
     (folder,) = Path("runs").iterdir()
-    assert folder.name == "jax-CartPole-v1__ppo__s1__L4__evolve"
+    assert folder.name.startswith("jax-CartPole-v1__ppo__s1__L4__")
     table, lineage = read_metrics(folder), read_lineage(population)
     for name in names:
         values = table[f"hypers/{name}"].reshape(4, 4)  # by report and learner
@@ -180,7 +181,7 @@ def test_a_replay_resumes_from_its_file_without_the_population(replay, capsys):
 
 def test_a_replay_has_a_folder_of_its_own_and_takes_flags(population):
     config, _ = parse_train(["--follow", str(population), "--seed", "7"])
-    assert default_folder(config).name == "jax-CartPole-v1__ppo__s7__follow"
+    assert folder_name(config).startswith("jax-CartPole-v1__ppo__s7__follow-")
     theirs, ours = to_settings(from_settings(read_settings(population / "config.yaml"))), to_settings(config)
     changed = {name for name in theirs if name in ours and theirs[name] != ours[name]}
     assert changed == {"learners", "seed", "hyper_plan", "exchange"}

@@ -103,13 +103,13 @@ def test_help_for_a_group_that_is_not_there(capsys):
     assert "no group of settings is called 'memry'; did you mean memory?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["eval", "play", "plot", "envs"])
+@pytest.mark.parametrize("command", ["eval", "play", "plot", "runs", "envs"])
 def test_every_command_shows_a_traceback_with_debug(command):
     with pytest.raises(Exception, match="nowhere"):
         main([command, "nowhere", "--debug"])
 
 
-@pytest.mark.parametrize("command", ["", "eval", "play", "plot", "envs"])
+@pytest.mark.parametrize("command", ["", "eval", "play", "plot", "runs", "envs"])
 def test_the_help_of_other_commands_is_short(command, capsys):
     with contextlib.suppress(SystemExit):
         main([*command.split(), "--help"])

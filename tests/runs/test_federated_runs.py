@@ -14,7 +14,6 @@ from shoal.exchanges.registry import make_exchange
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.runs.config import (
-    default_folder,
     differences,
     from_settings,
     read_exchanges,
@@ -240,18 +239,6 @@ def test_what_the_learners_do_not_fit_is_refused(exchange, message):
 
     with pytest.raises(ShoalError, match=message):
         jax.eval_shape(begin, cohort)
-
-
-def test_folders_are_named_after_the_exchange():
-    names = {name: default_folder(CONFIGS[name]).name for name in ("none", "one", "several")}
-    assert names == {
-        "none": "jax-CartPole-v1__ppo__s1__L4",
-        "one": "jax-CartPole-v1__ppo__s1__L4__neighbours-k1",
-        "several": "jax-CartPole-v1__ppo__s1__L4__neighbours-k1__average-k2",
-    }
-    kinds = ("gradients", "average", "gossip", "neighbours", "median", "krum")
-    folders = {default_folder(replace(PLAIN, exchanges=(ExchangeConfig(exchange=kind),))) for kind in kinds}
-    assert len(folders) == len(kinds)
 
 
 def test_another_exchange_is_another_run():

@@ -158,16 +158,20 @@ def test_other_settings_are_refused_and_the_difference_is_shown(whole):
 @pytest.mark.parametrize("whole", ["plain"], indirect=True)
 def test_more_steps_go_on_from_where_it_ended(copied, whole, go_on):
     config, folder = copied
-    longer = replace(config, steps=2 * 2048, reports=16)
-    with pytest.raises(ShoalError, match="reports: 8 -> 16"):
-        open_session(longer, folder)
-    longer = replace(longer, reports=8)
+    longer = replace(config, steps=2 * 2048)
     begun, report = go_on(longer, folder, until=2048 + 512)
     assert (begun, report.step) == (2048, 2560)
     assert from_settings(read_settings(folder / "config.yaml")) == longer
     assert rows(folder)[:8] == rows(whole[1])
     assert [row["step"] for row in rows(folder)[8:]] == ["2560"]
     np.testing.assert_allclose(report.metrics["learning_rate"], 2.5e-4 * (1 - 39 / 64), rtol=1e-5)
+
+
+@pytest.mark.parametrize("whole", ["plain"], indirect=True)
+def test_reports_may_become_more(copied, go_on):
+    config, folder = copied
+    go_on(replace(config, steps=2048 + 256, reports=36), folder)
+    assert [row["step"] for row in rows(folder)[8:]] == ["2112", "2176", "2240", "2304"]
 
 
 @pytest.mark.parametrize("whole", ["plain"], indirect=True)

@@ -1,0 +1,115 @@
+"""The runs below a folder: where they are, how far, how good, and the settings in which they differ."""
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.learners.registry import name_of
+from shoal.runs.checkpoint import newest_step
+from shoal.runs.config import from_settings, read_settings
+from shoal.runs.files import is_locked
+from shoal.runs.metrics import read_last_report, read_summary
+from shoal.runs.naming import ROOT, from_preset, full_name
+
+FILES = ("config.yaml", "metrics.csv", "summary.json")
+"""The files that make a folder a run's, and that change while it trains."""
+State: TypeAlias = Literal["running", "done", "stopped", "lost", "damaged"]
+"""Training now; trained to the end; interrupted; ended without saying so, as by a crash; not to be read."""
+
+
+class RunRow(NamedTuple):
+    """A run in a list of runs."""
+
+    folder: Path
+    state: State
+    changed: float  # when its files last changed, in seconds since 1970
+    env: str = ""
+    algo: str = ""
+    step: int = 0  # per learner
+    steps: int = 0  # of the whole run
+    return_mean: float | None = None  # of all learners
+    best_return: float | None = None  # of the best one
+    settings: dict[str, Any] | None = None  # that differ from the preset
+    in_name: bool = False  # whether the folder's name says environment, algorithm and these settings
+    error: str = ""  # why it is damaged
+
+
+def list_runs(folders: Iterable[Path]) -> list[RunRow]:
+    """The runs below these folders, the one that changed last first."""
+    found = [describe(run) for folder in folders for run in run_folders(folder)]
+    return sorted(found, key=lambda row: row.changed, reverse=True)
+
+
+def run_folders(root: Path) -> list[Path]:
+    """The folders of runs below a folder, or itself where it is one; runs are not searched for others."""
+    found = []
+    for path, folders, files in os.walk(root):
+        if not {*FILES}.isdisjoint(files):
+            found.append(Path(path))
+            folders.clear()
+    return found
+
+
+def describe(folder: Path) -> RunRow:
+    """One run, from its settings and from its summary, or its last report where that is newer."""
+    changed = last_change(folder)
+    try:
+        config = from_settings(read_settings(folder / "config.yaml"))
+        summary = read_summary(folder)
+        step, returns = read_last_report(folder, config.learners)
+        step = max(step, newest_step(folder / "checkpoints"))
+        ended = summary.get("steps", -1) >= step
+        if ended:
+            step, returns = summary["steps"], np.array(summary["return_mean"], float)
+        base, settings = from_preset(config)
+        known = returns[np.isfinite(returns)]
+        return RunRow(
+            folder=folder,
+            state="running" if is_locked(folder) else _ending(summary) if ended else "lost",
+            changed=changed,
+            env=config.env,
+            algo=name_of(config.algo),
+            step=step,
+            steps=config.steps_after(config.num_iterations),
+            return_mean=float(known.mean()) if known.size else None,
+            best_return=float(known.max()) if known.size else None,
+            settings=({"preset": base} if base else {}) | settings,
+            in_name=folder.name == full_name(config),
+        )
+    except Exception as error:  # whatever the files of a damaged run raise
+        return RunRow(folder, "damaged", changed, error=" ".join(str(error).split()) or type(error).__name__)
+
+
+def _ending(summary: dict[str, Any]) -> State:
+    return "stopped" if summary.get("interrupted") else "done"
+
+
+def last_change(folder: Path) -> float:
+    """When a run's files last changed, in seconds since 1970."""
+    paths = (folder / name for name in FILES)
+    return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
+
+
+def newest_run() -> Path:
+    """The run below runs/ that changed last."""
+    if not (found := run_folders(ROOT)):
+        raise ShoalError(f"there is no run below {ROOT}; begin with shoal train CartPole-v1")
+    return max(found, key=last_change)
+
+
+def find_run(name: Path | str) -> Path:
+    """The folder of a run, from its path or from its name below runs/."""
+    places = (Path(name), ROOT / name)
+    for folder in (*filter(last_change, places), *filter(Path.is_dir, places)):
+        return folder
+    paths = run_folders(ROOT)
+    names = [str(path.relative_to(ROOT)) for path in paths]
+    near = [other for other in names if str(name).lower() in other.lower()]
+    near += difflib.get_close_matches(str(name), [*names, *map(str, paths)], n=1)
+    hint = f"did you mean {near[0]}?" if near else "shoal runs lists those there are"
+    raise ShoalError(f"there is no run {str(name)!r}; {hint}")
