@@ -105,7 +105,7 @@ def named_runs(page: str) -> set[str]:
 
 
 def folder_of(arguments: list[str]) -> str:
-    config, output = parse_train(arguments)
+    config, (output, _) = parse_train(arguments)
     return str(output.folder or RUNS_ROOT / folder_name(config))
 
 
