@@ -1,6 +1,7 @@
 """`shoal plot`: learning curves, and the best learner's policy."""
 
 from dataclasses import dataclass
+from glob import has_magic
 from pathlib import Path
 from typing import Annotated
 
@@ -8,22 +9,21 @@ import tyro
 
 from shoal.cli import cache
 from shoal.cli.arguments import choose_run, read_arguments
-from shoal.runs.plots.policy import plot_policy
-from shoal.runs.plots.run import destinations, plot
+from shoal.runs.plots.run import PlotOptions, plot
 
 
 @dataclass(frozen=True)
-class Plot:
-    """Plot learning curves, the best learner's policy and one episode; several runs are also compared."""
+class Plot(PlotOptions):
+    """Plot learning curves, the best learner's policy and one episode; several runs are also compared.
 
-    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
-    """Folders of runs, or their names in runs/; the newest run unless given."""
+    Runs that differ in their seed alone are one curve of a comparison.
+    """
+
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
+    """Folders of runs or their names in runs/, folders with runs below them, or quoted patterns such as
+    'runs/*__ppo__*'; the newest run unless given."""
     out: Path | None = None
-    """The folder of the plots; each run's plots/ unless given."""
-    episode: bool = True
-    """Plot an episode of the best learner, and its policy and value over the state space."""
-    seed: int = 0
-    """The seed of the episode."""
+    """A folder for all figures, each run's plots/ unless given; or one figure: a .png, .pdf or .svg."""
     debug: bool = False
     """Show the whole traceback of an error."""
 
@@ -31,12 +31,9 @@ class Plot:
 def main(arguments: list[str]) -> int:
     """Write the plots."""
     options = read_arguments(Plot, "shoal plot", arguments)
-    runs = [choose_run(run) for run in options.runs or (None,)]
+    runs = [run if Path(run).is_dir() or has_magic(run) else choose_run(Path(run)) for run in options.runs]
+    runs = runs or [choose_run(None)]
     cache.cache_compilations()
-    for path in plot(runs, options.out):
+    for path in plot(runs, options.out, options):
         print(path)
-    if options.episode:
-        for run, folder in destinations(runs, options.out).items():
-            for path in plot_policy(run, folder, options.seed):
-                print(path)
     return 0
