@@ -12,6 +12,7 @@ from shoal.nets.actor_critic import actor_critic
 from shoal.runs.policy import Policy
 from shoal.runs.presets import preset
 from shoal.runs.run import Run, evaluate, load, run
+from shoal.runs.sweep.sweep import Sweep, sweep
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Report, train
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, MultiBinary, MultiDiscrete
@@ -35,6 +36,7 @@ __all__ = [
     "Run",
     "SACConfig",
     "ShoalError",
+    "Sweep",
     "TD3Config",
     "TrainConfig",
     "actor_critic",
@@ -47,6 +49,7 @@ __all__ = [
     "register",
     "run",
     "sac",
+    "sweep",
     "td3",
     "train",
 ]

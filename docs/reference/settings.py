@@ -33,7 +33,7 @@ def section(title: str, config: Any) -> list[str]:
     """A table of the settings of a class, then one for each of its groups."""
     texts, hints, groups = helps(type(config)), types(type(config)), {"": []}
     for name, value in flatten(config).items():
-        if name not in ("env", "algo", "exchanges", "hyper_plan"):
+        if name not in ("env", "algo", "exchanges", "hyper_plan", "learner_hypers", "distinct_seeds"):
             groups.setdefault(name.rpartition(".")[0], []).append(
                 table_line(name, value, f"{texts[name]} {choices(hints[name])}".strip())
             )

@@ -20,7 +20,7 @@ from shoal.setting_names import SHORT_NAMES
 from shoal.settings import helps, long_name, types, unknown
 from shoal.training.config import TrainConfig
 
-NOT_FLAGS = {"env", "algo", "exchanges", "hyper_plan"}
+NOT_FLAGS = {"env", "algo", "exchanges", "hyper_plan", "learner_hypers", "distinct_seeds"}
 """Settings of a run that are given in another way."""
 
 
@@ -174,14 +174,14 @@ def _parse(
         aliases += ["-h"] * (name == "help")
         config = tyro.conf.arg(name=name, help=flag.help, aliases=aliases)
         fields.append((name.replace(".", "__"), Annotated[flag.type, config], defaults[name]))
-    how = {"add_help": False, "registry": _registry(), "return_unknown_args": return_unknown_args}
+    how = {"add_help": False, "registry": whole_numbers(), "return_unknown_args": return_unknown_args}
     parsed = read_arguments(make_dataclass("Train", fields), "shoal train", arguments, **how)
     by_name = lambda values: {name.replace("__", "."): value for name, value in vars(values).items()}
     return (by_name(parsed[0]), parsed[1]) if return_unknown_args else by_name(parsed)
 
 
 @cache
-def _registry() -> tyro.constructors.ConstructorRegistry:
+def whole_numbers() -> tyro.constructors.ConstructorRegistry:
     """Whole numbers may be written 1e6 or 1_000_000."""
     registry = tyro.constructors.ConstructorRegistry()
 

@@ -1,4 +1,4 @@
-"""The command: shoal train | eval | play | plot | runs | envs."""
+"""The command: shoal train | sweep | eval | play | plot | compare | runs | envs."""
 
 import importlib
 import sys
@@ -9,9 +9,11 @@ from shoal.errors import ShoalError
 
 COMMANDS = {
     "train": "ENV            train; the same command again resumes",
+    "sweep": "ENV            train many settings, several seeds each, in one program",
     "eval": "[RUN]          play whole episodes and print their returns",
     "play": "[RUN]          watch a trained learner: GIF, MP4 or window",
     "plot": "[RUN ...]      plot learning curves and the best policy",
+    "compare": "RUN ...        compare runs: means, intervals, which is better",
     "runs": "[FOLDER ...]   list runs: state, steps, returns, settings that differ",
     "envs": "[PATTERN]      list environments",
 }
@@ -46,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def usage() -> str:
     """What `shoal --help` prints."""
-    lines = [f"  shoal {name:<5} {text}" for name, text in COMMANDS.items()]
+    lines = [f"  shoal {name:<7} {text}" for name, text in COMMANDS.items()]
     more = [
         "A RUN is its folder, or its name in runs/; without one, the newest run is taken.",
         "`shoal COMMAND --help` says more; `shoal train ENV --help` shows the settings for an environment.",

@@ -13,6 +13,10 @@ def has_finite_loss(report: Report) -> np.ndarray:
     return np.isfinite(report.metrics["loss/total"])
 
 
+class AllDiverged(ShoalError):
+    """Every learner of a run has diverged."""
+
+
 class DivergenceCheck:
     """Warns once of each learner whose loss is not finite."""
 
@@ -25,7 +29,7 @@ class DivergenceCheck:
         new = [learner for learner in diverged if learner not in self.known]
         self.known.update(new)
         if len(diverged) == len(report.metrics["loss/total"]):
-            raise ShoalError(f"{_describe(report, diverged)}; earlier checkpoints are kept")
+            raise AllDiverged(f"{_describe(report, diverged)}; earlier checkpoints are kept")
         if new:
             warnings.warn(_describe(report, new), RuntimeWarning)
 

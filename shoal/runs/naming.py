@@ -38,7 +38,7 @@ def find_folder(config: TrainConfig) -> Path:
     """
     name = folder_name(config)
     settings = {key: value for key, value in to_settings(config).items() if key not in NOT_DECIDING}
-    named, other = ROOT / name, ROOT / f"{name}__{_digest(settings)}"
+    named, other = ROOT / name, ROOT / f"{name}__{digest(settings)}"
     same = {folder: _holds(folder, config) for folder in (named, other, ROOT / _name_of_version_0_1(config))}
     found = next((folder for folder, is_same in same.items() if is_same), None)
     return found or (other if same[named] is False else named)
@@ -68,7 +68,7 @@ def full_name(config: TrainConfig) -> str:
     own = {name: value for name, value in settings.items() if name not in EXCHANGE | {"seed"}}
     parts = [config.env, name_of(config.algo), f"s{config.seed}"]
     parts += [part for name in MARKS if name in own for part in _parts(name, own.pop(name))]
-    parts += [f"follow-{_digest(own.pop('hyper_plan'))}"] if "hyper_plan" in own else []
+    parts += [f"follow-{digest(own.pop('hyper_plan'))}"] if "hyper_plan" in own else []
     parts += [part for exchange in config.exchanges for part in _exchange_parts(exchange)]
     parts += [base if base == NO_PRESET else f"{base}-preset"] if base else []
     parts += [part for name, value in own.items() for part in _parts(name, value)]
@@ -151,7 +151,7 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return short if float(short := f"{value:g}") == value else repr(value)
     if isinstance(value, dict | list):
-        return _digest(value)
+        return digest(value)
     return "-".join(map(_text, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -165,10 +165,10 @@ def _shortened(name: str) -> str:
     if len(name) <= LONGEST:
         return name
     cut = name[: LONGEST - 10]
-    return f"{cut.rpartition('__')[0] or cut}__{_digest(name)}"
+    return f"{cut.rpartition('__')[0] or cut}__{digest(name)}"
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
     """Eight characters that differ where the value does."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]

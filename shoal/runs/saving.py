@@ -3,13 +3,17 @@
 Of several processes the first one reads and writes, so they need no shared disk.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 
 from shoal.distributed.mesh import from_device_order, to_device_order
 from shoal.distributed.processes import fetch, put, rank, run_on_first, share
+from shoal.errors import ShoalError
 from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.training.iteration import TrainState
@@ -38,6 +42,29 @@ def restore(trainer: Trainer, fresh: TrainState, folder: Path) -> tuple[TrainSta
     meta = run_on_first(load)
     parts = loaded[0][0] if loaded else jax.tree.map(_placeholder, like)
     return from_saved_order(trainer, fresh, share(parts)), meta
+
+
+def restore_rows(trainer: Trainer, fresh: TrainState, rows: Sequence[tuple[Path, int]]) -> TrainState:
+    """The learners of other runs with programs of the same shape: learner i is row k of the run in a folder.
+
+    They go on where these runs' newest checkpoints are, which must all be at one step.
+    """
+    like = jax.eval_shape(partial(to_saved_order, trainer), saved_parts(trainer, fresh))
+    folders = list(dict.fromkeys(folder for folder, _ in rows))
+    loaded = [checkpoint.load_latest(folder / "checkpoints", like) for folder in folders]
+    if missing := [folder for folder, one in zip(folders, loaded, strict=True) if one is None]:
+        raise ShoalError(f"{missing[0]} holds no checkpoint; start over with --clobber")
+    index = np.array([folders.index(folder) * trainer.parts.config.learners + row for folder, row in rows])
+    parts = [one[0] for one in loaded if one is not None]
+    of_all = {name: parts[0][name] for name in ("exchange", "key", "iteration")}
+    own = [{name: part for name, part in one.items() if name not in of_all} for one in parts]
+    chosen = jax.tree.map(lambda *leaves: _concatenate(leaves)[index], *own)
+    return from_saved_order(trainer, fresh, chosen | of_all)
+
+
+def _concatenate(leaves: Sequence[Any]) -> Any:
+    """Arrays of NumPy, or keys, one after the other."""
+    return (np if isinstance(leaves[0], np.ndarray) else jax.numpy).concatenate(leaves)
 
 
 def saved_parts(trainer: Trainer, state: TrainState) -> dict[str, Tree]:

@@ -134,14 +134,19 @@ def clear_folder(folder: Path) -> None:
             path.unlink()
 
 
-def train_session(session: Session, show: Callable[[Report], None]) -> Finished:
-    """Train to the end or the goal, or until Ctrl-C or SIGTERM; `show` is called with every report."""
+def train_session(session: Session, show: Callable[[Report], None], until: int | None = None) -> Finished:
+    """Train to the end or the goal, or until Ctrl-C or SIGTERM; `show` is called with every report.
+
+    With `until` to the first report that is due at that step or later.
+    """
     report = None
     with stop_signals() as caught:
         reports = run_session(session)
         for report in reports:
             show(report)
             if first_rank_where(bool(caught)) is not None:
+                break
+            if until is not None and report.due and report.step >= until:
                 break
         reports.close()
     assert report is not None, "a session has at least one iteration left"

@@ -56,12 +56,19 @@ class TrainConfig:
     hyper_plan: Any = None
     """Values of hyperparameters from each step on: [[step, {learning_rate: 0.001, ...}], ...]. --follow RUN
     takes those of the ancestors of a population's best learner."""
+    learner_hypers: Any = None
+    """Hyperparameters in which the learners differ, a list of numbers each: {learning_rate: [0.001, 0.003]}. A
+    sweep's programs have them."""
+    distinct_seeds: int | None = None
+    """After so many learners their numbers, and so their seeds and worlds, begin again; never unless given."""
     exchanges: tuple[ExchangeConfig, ...] = ()
     """How the learners learn together."""
 
     def __post_init__(self):
         check_at_least(self, 1, "steps", "learners", "reports", "frame_stack")
         check_at_least(self, 0, "seed", "first_member", "env_spread")
+        if self.distinct_seeds is not None:
+            check_at_least(self, 1, "distinct_seeds")
         if "frame_stack" in self.env_options:
             raise ShoalError("frame_stack is not an option of the environment; use --frame-stack N")
         if self.env_spread and self.env_params is not None:
@@ -90,6 +97,18 @@ class TrainConfig:
             raise ShoalError(f"evolve {idle[0]} has no effect; it needs {self.idle[idle[0]]}")
         if self.hyper_plan is not None:
             check_hyper_plan(self.hyper_plan)
+        for name, values in (self.learner_hypers or {}).items():
+            if len(values) != self.learners:
+                raise ShoalError(f"learner_hypers has {len(values)} of {name} for {self.learners} learners")
+
+    @property
+    def members(self) -> list[int]:
+        """The numbers of the learners: what their seeds and worlds depend on.
+
+        >>> TrainConfig("CartPole-v1", learners=4, first_member=3, distinct_seeds=2).members
+        [3, 4, 3, 4]
+        """
+        return [self.first_member + i % (self.distinct_seeds or self.learners) for i in range(self.learners)]
 
     @property
     def idle(self) -> dict[str, str]:
@@ -143,7 +162,8 @@ class TrainConfig:
     @property
     def evolving(self) -> tuple[str, ...]:
         """The hyperparameters that are not the same for every learner at all times."""
-        return (*self.priors, *(self.hyper_plan[0][1] if self.hyper_plan else ()))
+        planned = self.hyper_plan[0][1] if self.hyper_plan else ()
+        return (*self.priors, *planned, *(self.learner_hypers or ()))
 
     @property
     def selection_every(self) -> int | None:

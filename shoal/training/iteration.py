@@ -102,8 +102,7 @@ def init_state(parts: Parts) -> TrainState:
     config = parts.config
     params = jax.tree.map(np.asarray, worlds_of(config, parts.recipe.spec))
     key_cohort, key_members = jax.random.split(jax.random.key(config.seed))
-    members = config.first_member + jnp.arange(config.learners)
-    member_keys = jax.vmap(jax.random.fold_in, (None, 0))(key_members, members)
+    member_keys = jax.vmap(jax.random.fold_in, (None, 0))(key_members, np.array(config.members, np.int32))
     specs = (BY_LEARNER, BY_LEARNER), (cohort_spec(parts), ENVS_SPEC, BY_LEARNER)
     cohort, envs, keys = on_each_device(parts.mesh, partial(init_learners, parts), *specs)(
         member_keys, params

@@ -67,16 +67,14 @@ def make_exchange_for(
 
 def worlds_of(config: TrainConfig, spec: EnvSpec) -> Tree:
     """The physical parameters of every learner's world, (L,) per leaf."""
-    members = range(config.first_member, config.first_member + config.learners)
     if config.env_params is not None:
-        return read_worlds(spec, config.env_params, members)
+        return read_worlds(spec, config.env_params, config.members)
     if config.env_spread:
-        return draw_worlds(spec, config.env_spread, members, config.seed)
+        return draw_worlds(spec, config.env_spread, config.members, config.seed)
     return default_worlds(spec, config.learners)
 
 
 def env_seeds(config: TrainConfig, start: int) -> np.ndarray:
     """A seed per environment, (L, E); it depends on the learner's own number."""
-    members = range(config.first_member, config.first_member + config.learners)
-    entropy = [np.random.SeedSequence([config.seed, member, start]) for member in members]
+    entropy = [np.random.SeedSequence([config.seed, member, start]) for member in config.members]
     return np.stack([e.generate_state(config.algo.num_envs) for e in entropy])

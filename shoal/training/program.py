@@ -5,6 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
@@ -93,7 +94,7 @@ def make_trainer(
 
     return Trainer(
         parts=parts,
-        init=jit(partial(init_state, parts), out_shardings=state),
+        init=partial(begin, jit(partial(init_state, parts), out_shardings=state), config),
         advance=jit(partial(advance, parts), out_shardings=(state, visible)),
         advance_in_place=in_place(advance_in_place, out_shardings=(state, visible)),
         stages=Stages(
@@ -106,6 +107,16 @@ def make_trainer(
             out_shardings=visible,
         ),
     )
+
+
+def begin(init: Callable[[], TrainState], config: TrainConfig) -> TrainState:
+    """The first state, with the learners' own hyperparameters: put in here they are data of the program."""
+    state = init()
+    own = {
+        name: jax.device_put(np.asarray(values, np.float32), getattr(state.cohort.hypers, name).sharding)
+        for name, values in (config.learner_hypers or {}).items()
+    }
+    return state._replace(cohort=state.cohort._replace(hypers=state.cohort.hypers._replace(**own)))
 
 
 def make_parts(

@@ -1,0 +1,1 @@
+"""Sweeps: many settings, several seeds each, in as few programs as possible."""

@@ -1,0 +1,148 @@
+"""Runs a sweep: one program after the other, each a run in a folder of its own that resumes."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.runs import checkpoint, saving
+from shoal.runs.divergence import AllDiverged
+from shoal.runs.metrics import read_metrics
+from shoal.runs.session import Finished, Session, open_session
+from shoal.runs.sweep.halving import num_kept, promote, rungs_of
+from shoal.runs.sweep.plan import Group, Plan, Trial, together
+from shoal.runs.sweep.table import Place, Row, write_trials
+from shoal.training.config import TrainConfig
+
+Train = Callable[[Session, int], Finished]
+"""Trains a session to a step, and shows how far it is."""
+
+
+class Job(NamedTuple):
+    """Trials that train together, to a step."""
+
+    group: Group
+    trials: list[Trial]
+    until: int
+
+
+class Interrupted(Exception):
+    """A stop signal came; the same sweep goes on where it stopped."""
+
+
+def run_plan(plan: Plan, folder: Path, train: Train, mesh: str | None = None) -> dict[int, Row]:
+    """Train all trials of a plan; the results by the trials' numbers. What is already trained is read."""
+    rows: dict[int, Row] = {}
+    jobs = {"grid": in_turn, "random": in_turn, "tpe": asked}[plan.method]
+    jobs = halved if plan.halving else jobs
+    for number, job in enumerate(jobs(plan, rows, folder)):
+        place = folder / "programs" / f"{number:03d}"
+        size = plan.size(job.group)
+        padded = [*job.trials, *[job.trials[-1]] * (size - len(job.trials))]  # one shape, so one program
+        config = together(job.group, padded, plan.seeds)
+        train_job(plan, config, place, job.until, [rows[trial.number] for trial in padded], train, mesh)
+        scores = read_scores(place, job.until, config.learners).reshape(size, plan.seeds)
+        for index, trial in enumerate(job.trials):
+            rows[trial.number] = reached(rows[trial.number], job, scores[index], Place(place, index * plan.seeds))
+        write_trials(folder, rows.values())
+    return rows
+
+
+def train_job(
+    plan: Plan, config: TrainConfig, folder: Path, until: int, rows: list[Row], train: Train, mesh: str | None
+) -> None:
+    """Train a program to a step, from its newest checkpoint, from those of its trials, or anew."""
+    if checkpoint.newest_step(folder / "checkpoints") >= until:
+        return
+    opened = open_session(config, folder, mesh=mesh)
+    if isinstance(opened, Finished):
+        return
+    if opened.resumed_step is None and rows[0].places:
+        before = [(row.places[-1].folder, row.places[-1].learner + i) for row in rows for i in range(plan.seeds)]
+        opened = opened._replace(state=saving.restore_rows(opened.trainer, opened.state, before))
+    try:
+        finished = train(opened, until)
+    except AllDiverged:
+        return
+    if finished.step < until:
+        raise Interrupted
+
+
+def read_scores(folder: Path, until: int, learners: int) -> np.ndarray:
+    """The mean returns of a program's learners at a step, (L,); NaN for those that diverged."""
+    table = read_metrics(folder)
+    there = table["step"] == until
+    if not there.any():  # all of them diverged before
+        return np.full(learners, np.nan)
+    return np.where(np.isfinite(table["loss/total"][there]), table["return_mean"][there], np.nan)
+
+
+def reached(row: Row, job: Job, scores: np.ndarray, place: Place) -> Row:
+    """A trial's row after a job."""
+    last = job.until == job.group.config.steps_after(job.group.config.num_iterations)
+    state = "diverged" if np.isnan(scores).any() else "done" if last else "paused"
+    return row._replace(state=state, steps=job.until, scores=scores, places=(*row.places, place))
+
+
+def begin(trials: list[Trial], rows: dict[int, Row]) -> None:
+    """Rows for trials that have not begun."""
+    rows |= {trial.number: Row(trial.number, trial.values) for trial in trials}
+
+
+def in_turn(plan: Plan, rows: dict[int, Row], folder: Path) -> Iterator[Job]:
+    """Every trial to the end, program after program."""
+    begin(plan.trials, rows)
+    for group in plan.groups:
+        yield from jobs_of(group, list(group.trials), plan.size(group), group.config.steps)
+
+
+def jobs_of(group: Group, trials: list[Trial], size: int, steps: int) -> Iterator[Job]:
+    """A group's trials, as many at a time as its program trains, to the end of the rollout of a step."""
+    until = group.config.steps_after(-(-steps // group.config.algo.rollout_size))
+    for start in range(0, len(trials), size):
+        yield Job(group, trials[start : start + size], until)
+
+
+def halved(plan: Plan, rows: dict[int, Row], folder: Path) -> Iterator[Job]:
+    """Every trial to the first rung, the best of them to the second, and so on.
+
+    A program's rows go from those that stop to those that go on, which are then all further on by the same
+    steps: it is the same program, and a trial has the same numbers as one that nothing stops.
+    """
+    begin(plan.trials, rows)
+    chosen = [list(group.trials) for group in plan.groups]
+    sizes = [plan.size(group) for group in plan.groups]
+    for rung in range(max(len(rungs_of(group.config)) for group in plan.groups)):
+        if rung:
+            scores = {trial.number: rows[trial.number].mean for trials in chosen for trial in trials}
+            numbers = [[trial.number for trial in group.trials] for group in plan.groups]
+            going_on = promote(scores, num_kept(plan.num_trials, rung), numbers, sizes)
+            stop(rows, set(scores) - {number for group in going_on for number in group})
+            by_number = {trial.number: trial for trial in plan.trials}
+            chosen = [[by_number[number] for number in group] for group in going_on]
+        for group, trials, size in zip(plan.groups, chosen, sizes, strict=True):
+            if rung < len(rungs := rungs_of(group.config)):
+                yield from jobs_of(group, trials, size, rungs[rung])
+
+
+def stop(rows: dict[int, Row], numbers: set[int]) -> None:
+    """These trials do not go on."""
+    for number in numbers:
+        if rows[number].state == "paused":
+            rows[number] = rows[number]._replace(state="stopped")
+
+
+def asked(plan: Plan, rows: dict[int, Row], folder: Path) -> Iterator[Job]:
+    """The trials that Optuna asks for, as many at a time as a program trains."""
+    from shoal.runs.sweep.tpe import Study
+
+    study = Study(plan, folder)
+    while len(rows) < plan.num_trials:
+        trials = study.ask(len(rows))
+        begin(trials, rows)
+        (group,) = plan.group(trials)
+        yield from jobs_of(group, trials, len(trials), group.config.steps)
+        study.tell([rows[trial.number] for trial in trials])
+
+

@@ -1,0 +1,110 @@
+"""The results of a sweep: a row for each trial, and trials.csv."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from shoal.ops.intervals import TRIM, bootstrap_interval, trimmed_mean
+from shoal.runs.files import write_text
+from shoal.runs.sweep.halving import ranked
+
+State: TypeAlias = Literal["waiting", "paused", "stopped", "done", "diverged"]
+"""Not begun; compared with others before it goes on; stopped early; trained to the end; a learner diverged."""
+
+
+class Place(NamedTuple):
+    """Where a trial's learners are: in the run in a folder, from this row on."""
+
+    folder: Path
+    learner: int
+
+
+class Row(NamedTuple):
+    """A trial and what it has reached.
+
+    >>> row = Row(0, {"gamma": 0.9}, "done", 1000, np.array([1.0, 2.0, 3.0, 10.0]))
+    >>> row.mean, row.iqm
+    (4.0, 2.5)
+    """
+
+    number: int
+    values: dict[str, Any]
+    state: State = "waiting"
+    steps: int = 0  # of each of its learners
+    scores: np.ndarray = np.array([])  # a mean return of the last 100 episodes for each seed
+    places: tuple[Place, ...] = ()  # one after the other; the last has the newest learners
+
+    @property
+    def mean(self) -> float:
+        """The mean of its scores; NaN where one is not known."""
+        return float(np.mean(self.scores)) if len(self.scores) else np.nan
+
+    @property
+    def iqm(self) -> float:
+        """The interquartile mean of its scores; NaN where one is not known."""
+        return float(trimmed_mean(self.scores[None], TRIM["iqm"])[0]) if np.isfinite(self.mean) else np.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % bootstrap interval of the mean."""
+        if not np.isfinite(self.mean):
+            return np.nan, np.nan
+        low, high = bootstrap_interval(self.scores[None])
+        return float(low[0]), float(high[0])
+
+
+def best_first(rows: Iterable[Row]) -> list[Row]:
+    """Trials by steps, since few steps say little, and by their mean; the best first."""
+    found = list(rows)
+    order = ranked({index: row.mean for index, row in enumerate(found)})
+    return sorted((found[index] for index in order), key=lambda row: (np.isnan(row.mean), -row.steps))
+
+
+def write_trials(folder: Path, rows: Iterable[Row]) -> Path:
+    """Write trials.csv: a line for each trial."""
+    rows = list(rows)
+    names = list(rows[0].values) if rows else []
+    header = ["trial", *names, "seeds", "state", "steps", "mean", "iqm", "low", "high", "scores", "programs"]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *(_cells(row, names) for row in rows)])
+    return write_text(folder / "trials.csv", text.getvalue())
+
+
+def _cells(row: Row, names: list[str]) -> list[str]:
+    values = [written(row.values[name]) for name in names]
+    numbers = [_number(x) for x in (row.mean, row.iqm, *row.interval)]
+    scores = " ".join(map(_number, row.scores))
+    places = " ".join(f"{place.folder.name}:{place.learner}" for place in row.places)
+    return [str(row.number), *values, str(len(row.scores)), row.state, str(row.steps), *numbers, scores, places]
+
+
+def _number(x: float) -> str:
+    return f"{x:.6g}" if np.isfinite(x) else ""
+
+
+def written(value: Any) -> str:
+    """A value as `--grid` takes it.
+
+    >>> written((64, 64)), written(None), written(True), written(3e-4)
+    ('64-64', 'none', 'true', '0.0003')
+    """
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    return {None: "none", True: "true", False: "false"}.get(value, str(value)) if _is_word(value) else str(value)
+
+
+def describe_values(values: Mapping[str, Any]) -> str:
+    """The settings of a trial in a line.
+
+    >>> describe_values({"learning_rate": 3e-4, "hidden": (64, 64)})
+    'learning_rate 0.0003, hidden 64-64'
+    """
+    return ", ".join(f"{name} {written(value)}" for name, value in values.items())
+
+
+def _is_word(value: Any) -> bool:
+    return value is None or isinstance(value, bool)
