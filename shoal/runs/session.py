@@ -77,10 +77,12 @@ def open_session(
     mesh: str | None = None,
     profile: bool = False,
     milestones: Milestones = NO_MILESTONES,
+    trainer: Trainer | None = None,
 ) -> Session | Finished:
     """Begin a run in its folder, or resume it from its newest checkpoint; `Finished` if nothing is left.
 
-    Of several processes the first one reads and writes the folder.
+    Of several processes the first one reads and writes the folder. `trainer` is one of the same program, where
+    there is one (`for_learners`).
     """
     config.check()
     recipe = make(config.env, **config.options)
@@ -92,7 +94,8 @@ def open_session(
     if found and (complete or is_over(milestones, config, found)):
         goal = None if complete else found["watch"]["goal"]
         return Finished(folder, config.steps_after(found["iteration"]), read_summary(folder), reached=goal)
-    trainer = make_trainer(config, recipe=recipe, mesh=devices, start=found["iteration"] if found else 0)
+    start = found["iteration"] if found else 0
+    trainer = trainer or make_trainer(config, recipe=recipe, mesh=devices, start=start)
     lock = FolderLock()
     run_on_first(lambda: prepare_folder(folder, lock, config, clobber))
     milestones = Milestones(**run_on_first(lambda: keep_milestones(folder, milestones)))

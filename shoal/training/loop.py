@@ -7,6 +7,7 @@ for report in train(TrainConfig("CartPole-v1", steps=50_000)):
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -24,6 +25,10 @@ Advance: TypeAlias = Callable[[TrainState, Any], tuple[TrainState, Progress]]
 """Trains for a number of iterations: (state, count) -> (state, progress)."""
 PROGRESS_SECONDS = 0.5
 """About how long one call of the compiled program takes."""
+
+
+PROGRAMS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""What functions of trainers are compiled to, so that a trainer that trains again compiles nothing."""
 
 
 class Clock(NamedTuple):
@@ -124,7 +129,7 @@ def progress_reports(
     began = time.perf_counter()
     iteration, count, valid_steps, eval_seconds = int(state.iteration), 1, 0, 0.0
     advance = profiled(trainer.stages, state, profile) if profile else compiled(trainer, state)
-    compare = trainer.compare.lower(state).compile() if config.learners > 1 else None
+    compare = compiled_once(trainer.compare, state) if config.learners > 1 else None
     first_rank_where(False)  # wait until all processes have compiled
     compile_seconds = time.perf_counter() - began
     selects = config.selection_every
@@ -185,10 +190,17 @@ def compiled(trainer: Trainer, state: TrainState) -> Advance:
     Nothing is updated in place where an environment may raise: the state before is then still there to save.
     """
     if trainer.parts.learner.grouped or trainer.parts.recipe.may_raise:
-        return trainer.advance.lower(state, np.int32(1)).compile()
+        return compiled_once(trainer.advance, state, np.int32(1))
     split = lambda state: (state.cohort.private, state._replace(cohort=state.cohort._replace(private=())))
-    program = trainer.advance_in_place.lower(*split(state), np.int32(1)).compile()
+    program = compiled_once(trainer.advance_in_place, *split(state), np.int32(1))
     return lambda state, count: program(*split(state), count)
+
+
+def compiled_once(function: Any, *arguments: Any) -> Any:
+    """A trainer's function, compiled for arguments of these shapes, which are always the same."""
+    if function not in PROGRAMS:
+        PROGRAMS[function] = function.lower(*arguments).compile()
+    return PROGRAMS[function]
 
 
 def run(advance: Advance, state: TrainState, count: int) -> tuple[TrainState, Progress]:

@@ -53,7 +53,8 @@ class Trainer(NamedTuple):
     """A run ready to train: `init()` makes its first state, `advance(state, n)` trains for n iterations.
 
     `advance_in_place(private, state without it, n)` does the same and deletes the given private state;
-    `stages` does one iteration in stages; `compare(state)` measures how far the learners are apart.
+    `stages` does one iteration in stages; `compare(state)` measures how far the learners are apart;
+    `begin(config)` makes the first state of learners with other hyperparameters of their own.
 
     Environments are built once and begin once: make a new trainer to start again.
     """
@@ -64,6 +65,7 @@ class Trainer(NamedTuple):
     advance_in_place: Callable[[Tree, TrainState, Array], tuple[TrainState, Progress]]
     stages: Stages
     compare: Callable[[TrainState], dict[str, Array]]
+    begin: Callable[[TrainConfig], TrainState]
 
 
 def make_trainer(
@@ -87,6 +89,7 @@ def make_trainer(
     visible = shardings(parts.mesh, REPLICATED) if num_processes() > 1 else by_learner
     jit = partial(jax.jit, compiler_options=compiler_options(parts.mesh))
     in_place = partial(jit, donate_argnums=0)
+    begin = partial(first_state, jit(partial(init_state, parts), out_shardings=state))
     stage = jit if parts.learner.grouped else in_place
 
     def advance_in_place(private: Tree, state: TrainState, count: Array) -> tuple[TrainState, Progress]:
@@ -94,7 +97,7 @@ def make_trainer(
 
     return Trainer(
         parts=parts,
-        init=partial(begin, jit(partial(init_state, parts), out_shardings=state), config),
+        init=partial(begin, config),
         advance=jit(partial(advance, parts), out_shardings=(state, visible)),
         advance_in_place=in_place(advance_in_place, out_shardings=(state, visible)),
         stages=Stages(
@@ -106,10 +109,18 @@ def make_trainer(
             lambda state: disagreement(parts.learner, state.cohort, state.envs.step.obs),
             out_shardings=visible,
         ),
+        begin=begin,
     )
 
 
-def begin(init: Callable[[], TrainState], config: TrainConfig) -> TrainState:
+def for_learners(trainer: Trainer, config: TrainConfig) -> Trainer:
+    """The same program for a run that differs in its `learner_hypers` alone."""
+    return trainer._replace(
+        parts=trainer.parts._replace(config=config), init=partial(trainer.begin, config)
+    )
+
+
+def first_state(init: Callable[[], TrainState], config: TrainConfig) -> TrainState:
     """The first state, with the learners' own hyperparameters: put in here they are data of the program."""
     state = init()
     own = {

@@ -1,6 +1,7 @@
 """Runs a sweep: one program after the other, each a run in a folder of its own that resumes."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from shoal.runs.sweep.halving import num_kept, promote, rungs_of
 from shoal.runs.sweep.plan import Group, Plan, Trial, together
 from shoal.runs.sweep.table import Place, Row, write_trials
 from shoal.training.config import TrainConfig
+from shoal.training.program import Trainer, for_learners
 
 Train = Callable[[Session, int], Finished]
 """Trains a session to a step, and shows how far it is."""
@@ -36,12 +38,15 @@ def run_plan(plan: Plan, folder: Path, train: Train, mesh: str | None = None) ->
     rows: dict[int, Row] = {}
     jobs = {"grid": in_turn, "random": in_turn, "tpe": asked}[plan.method]
     jobs = halved if plan.halving else jobs
+    trainers: dict[str, Trainer] = {}
     for number, job in enumerate(jobs(plan, rows, folder)):
         place = folder / "programs" / f"{number:03d}"
         size = plan.size(job.group)
         padded = [*job.trials, *[job.trials[-1]] * (size - len(job.trials))]  # one shape, so one program
         config = together(job.group, padded, plan.seeds)
-        train_job(plan, config, place, job.until, [rows[trial.number] for trial in padded], train, mesh)
+        if checkpoint.newest_step(place / "checkpoints") < job.until:
+            session = open_job(config, place, [rows[trial.number] for trial in padded], trainers, mesh)
+            train_job(session, job.until, train)
         scores = read_scores(place, job.until, config.learners).reshape(size, plan.seeds)
         for index, trial in enumerate(job.trials):
             rows[trial.number] = reached(rows[trial.number], job, scores[index], Place(place, index * plan.seeds))
@@ -49,20 +54,31 @@ def run_plan(plan: Plan, folder: Path, train: Train, mesh: str | None = None) ->
     return rows
 
 
-def train_job(
-    plan: Plan, config: TrainConfig, folder: Path, until: int, rows: list[Row], train: Train, mesh: str | None
-) -> None:
-    """Train a program to a step, from its newest checkpoint, from those of its trials, or anew."""
-    if checkpoint.newest_step(folder / "checkpoints") >= until:
-        return
-    opened = open_session(config, folder, mesh=mesh)
-    if isinstance(opened, Finished):
-        return
-    if opened.resumed_step is None and rows[0].places:
-        before = [(row.places[-1].folder, row.places[-1].learner + i) for row in rows for i in range(plan.seeds)]
-        opened = opened._replace(state=saving.restore_rows(opened.trainer, opened.state, before))
+def open_job(
+    config: TrainConfig, folder: Path, rows: list[Row], trainers: dict[str, Trainer], mesh: str | None
+) -> Session:
+    """A program that goes on from its newest checkpoint, from those of its trials, or begins.
+
+    `trainers` are those made so far: runs that differ in data alone share one, which compiles nothing again,
+    where environments are part of the program; others are built, and begin, once.
+    """
+    kind = repr(replace(config, learner_hypers=None))
+    known = for_learners(trainers[kind], config) if kind in trainers else None
+    opened = open_session(config, folder, mesh=mesh, trainer=known)
+    assert isinstance(opened, Session), "its last step has not been trained"
+    if opened.trainer.parts.recipe.spec.backend == "jax":
+        trainers[kind] = opened.trainer
+    if opened.resumed_step is not None or not rows[0].places:
+        return opened
+    seeds = config.learners // len(rows)
+    before = [(row.places[-1].folder, row.places[-1].learner + i) for row in rows for i in range(seeds)]
+    return opened._replace(state=saving.restore_rows(opened.trainer, opened.state, before))
+
+
+def train_job(session: Session, until: int, train: Train) -> None:
+    """Train a program to a step; one whose learners have all diverged ends where they did."""
     try:
-        finished = train(opened, until)
+        finished = train(session, until)
     except AllDiverged:
         return
     if finished.step < until:
@@ -141,8 +157,7 @@ def asked(plan: Plan, rows: dict[int, Row], folder: Path) -> Iterator[Job]:
     while len(rows) < plan.num_trials:
         trials = study.ask(len(rows))
         begin(trials, rows)
-        (group,) = plan.group(trials)
-        yield from jobs_of(group, trials, len(trials), group.config.steps)
+        yield from jobs_of(study.group, trials, len(trials), plan.base.steps)
         study.tell([rows[trial.number] for trial in trials])
 
 

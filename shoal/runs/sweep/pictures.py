@@ -47,7 +47,7 @@ def plot_parallel(figure: Any, rows: Sequence[Row], axes: Mapping[str, Axis]) ->
     shade = mpl.colormaps["viridis_r"]
     for index in np.argsort(scores):
         rank = scaled(scores)[index]
-        style = {"color": shade(rank), "alpha": 0.35 + 0.65 * rank, "linewidth": 1 + 1.5 * rank}
+        style = {"color": shade(0.2 + 0.8 * rank), "alpha": 0.35 + 0.65 * rank, "linewidth": 1 + 1.5 * rank}
         plot.plot(range(heights.shape[1]), heights[index], **style)
     ticks = [*(ticks for _, ticks in places), score_ticks(scores)]
     for column, marks in enumerate(ticks):
@@ -97,7 +97,7 @@ def plot_importance(figure: Any, shares: Mapping[str, float]) -> None:
     plot = figure.subplots()
     names = sorted(shares, key=lambda name: shares[name])
     plot.barh([name.replace("_", " ") for name in names], [100 * shares[name] for name in names], color=PALETTE[0])
-    plot.set(xlim=(0, 100), xlabel="variance of the trials' scores explained alone (%)", title="Importance")
+    plot.set(xlim=(0, 100), xlabel="variance of the trials' ranks that it explains alone (%)", title="Importance")
     plot.grid(False, axis="y")
 
 

@@ -31,7 +31,8 @@ class Study:
         self.study = optuna.create_study(
             study_name="sweep", storage=storage, direction="maximize", load_if_exists=True
         )
-        self.size = plan.size(plan.group([self._any_trial()])[0])
+        (self.group,) = plan.group([self._any_trial()])
+        self.size = plan.size(self.group)
 
     def ask(self, first: int) -> list[Trial]:
         """The batch of trials that begins with this number: those asked before, or new ones."""
