@@ -9,6 +9,7 @@ from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.sac import SACConfig, sac
 from shoal.learners.td3 import TD3Config, td3
 from shoal.nets.actor_critic import actor_critic
+from shoal.runs.comparison import compare
 from shoal.runs.policy import Policy
 from shoal.runs.presets import preset
 from shoal.runs.run import Run, evaluate, load, run
@@ -40,6 +41,7 @@ __all__ = [
     "TD3Config",
     "TrainConfig",
     "actor_critic",
+    "compare",
     "dqn",
     "evaluate",
     "load",

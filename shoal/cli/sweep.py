@@ -26,14 +26,15 @@ class SweepFlags:
     """
 
     grid: tuple[str, ...] = ()
-    """NAME=VALUE,VALUE,... each: every combination is tried. With --random and --tpe the values to choose from."""
+    """NAME=VALUE,VALUE,... each: every combination is tried;
+    with --random and --tpe, the values to choose from."""
     random: int | None = None
     """Try so many settings, drawn from the priors and from the values of --grid."""
     tpe: int | None = None
     """Try so many settings that Optuna asks for, in batches."""
     priors: tuple[str, ...] = ()
-    """What --random and --tpe vary: names, or name=PRIOR as in --evolve, e.g. "gamma=one-minus-log 0.9 0.999";
-    the algorithm's own unless --priors or --grid is given."""
+    """What --random and --tpe vary: names, or name=PRIOR as --evolve has them, e.g. "gamma=one-minus-log 0.9
+    0.999"; the algorithm's own unless --priors or --grid is given."""
     seeds: int = 4
     """Learners of each setting; those of different settings share starts and first networks."""
     halving: bool = False

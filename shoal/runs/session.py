@@ -81,8 +81,8 @@ def open_session(
 ) -> Session | Finished:
     """Begin a run in its folder, or resume it from its newest checkpoint; `Finished` if nothing is left.
 
-    Of several processes the first one reads and writes the folder. `trainer` is one of the same program, where
-    there is one (`for_learners`).
+    Of several processes the first one reads and writes the folder. `trainer` is one of the same program,
+    where there is one (`for_learners`).
     """
     config.check()
     recipe = make(config.env, **config.options)

@@ -57,10 +57,10 @@ class TrainConfig:
     """Values of hyperparameters from each step on: [[step, {learning_rate: 0.001, ...}], ...]. --follow RUN
     takes those of the ancestors of a population's best learner."""
     learner_hypers: Any = None
-    """Hyperparameters in which the learners differ, a list of numbers each: {learning_rate: [0.001, 0.003]}. A
-    sweep's programs have them."""
+    """Hyperparameters in which the learners differ, a list of numbers each: {learning_rate: [0.001, 0.003]}.
+    A sweep's programs have them."""
     distinct_seeds: int | None = None
-    """After so many learners their numbers, and so their seeds and worlds, begin again; never unless given."""
+    """After so many learners their numbers, so their seeds and worlds, begin again; never unless given."""
     exchanges: tuple[ExchangeConfig, ...] = ()
     """How the learners learn together."""
 

@@ -115,9 +115,7 @@ def make_trainer(
 
 def for_learners(trainer: Trainer, config: TrainConfig) -> Trainer:
     """The same program for a run that differs in its `learner_hypers` alone."""
-    return trainer._replace(
-        parts=trainer.parts._replace(config=config), init=partial(trainer.begin, config)
-    )
+    return trainer._replace(parts=trainer.parts._replace(config=config), init=partial(trainer.begin, config))
 
 
 def first_state(init: Callable[[], TrainState], config: TrainConfig) -> TrainState:

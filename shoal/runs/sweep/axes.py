@@ -70,7 +70,7 @@ def read_grid(texts: Iterable[str]) -> dict[str, list[str]]:
 
 
 def read_value(name: str, value: Any, hint: Any) -> Any:
-    """A value as it is typed or given in Python, in the type of its setting; numbers of a list have - between.
+    """A value as it is typed or given in Python, in the type of its setting; a list has - in between.
 
     >>> read_value("hidden", "64-64", tuple[int, ...]), read_value("kl.limit", "none", float | None)
     ((64, 64), None)

@@ -49,7 +49,9 @@ def run_plan(plan: Plan, folder: Path, train: Train, mesh: str | None = None) ->
             train_job(session, job.until, train)
         scores = read_scores(place, job.until, config.learners).reshape(size, plan.seeds)
         for index, trial in enumerate(job.trials):
-            rows[trial.number] = reached(rows[trial.number], job, scores[index], Place(place, index * plan.seeds))
+            rows[trial.number] = reached(
+                rows[trial.number], job, scores[index], Place(place, index * plan.seeds)
+            )
         write_trials(folder, rows.values())
     return rows
 
@@ -159,5 +161,3 @@ def asked(plan: Plan, rows: dict[int, Row], folder: Path) -> Iterator[Job]:
         begin(trials, rows)
         yield from jobs_of(study.group, trials, len(trials), plan.base.steps)
         study.tell([rows[trial.number] for trial in trials])
-
-

@@ -49,7 +49,7 @@ def ranked(scores: Mapping[Key, float]) -> list[Key]:
 def promote(
     scores: Mapping[int, float], keep: int, groups: Sequence[Sequence[int]], sizes: Sequence[int]
 ) -> list[list[int]]:
-    """The trials of each group that go on: the `keep` best of all, and the next best that fill their programs.
+    """The trials of each group that go on: the `keep` best of all, and the next best to fill their programs.
 
     `scores` has the trials that came this far; `groups` are all trials in groups of one program each, that
     train `sizes` trials at once. A row would be idle otherwise.

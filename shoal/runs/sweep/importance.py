@@ -22,7 +22,10 @@ def importance(rows: Sequence[Row], axes: Mapping[str, Axis]) -> dict[str, float
     ranks = np.array([float(sum(other < one for other in reached)) for one in reached])
     if np.ptp(ranks) == 0:
         return {}
-    return {name: explained(levels([row.values[name] for row in rows], axis), ranks) for name, axis in axes.items()}
+    return {
+        name: explained(levels([row.values[name] for row in rows], axis), ranks)
+        for name, axis in axes.items()
+    }
 
 
 def levels(values: Sequence[object], axis: Axis) -> np.ndarray:

@@ -96,8 +96,12 @@ def plot_importance(figure: Any, shares: Mapping[str, float]) -> None:
     """A bar for each setting: the share of the scores' variance that it explains on its own."""
     plot = figure.subplots()
     names = sorted(shares, key=lambda name: shares[name])
-    plot.barh([name.replace("_", " ") for name in names], [100 * shares[name] for name in names], color=PALETTE[0])
-    plot.set(xlim=(0, 100), xlabel="variance of the trials' ranks that it explains alone (%)", title="Importance")
+    plot.barh(
+        [name.replace("_", " ") for name in names], [100 * shares[name] for name in names], color=PALETTE[0]
+    )
+    plot.set(
+        xlim=(0, 100), xlabel="variance of the trials' ranks that it explains alone (%)", title="Importance"
+    )
     plot.grid(False, axis="y")
 
 
@@ -112,7 +116,10 @@ def curve_of(row: Row, tables: Mapping[Path, dict[str, np.ndarray]]) -> Curve:
     """A trial's returns over all its programs, a column for each seed."""
     parts, seeds = [pivot(tables[place.folder], "return_mean") for place in row.places], len(row.scores)
     chosen = [
-        (part.x[:, place.learner : place.learner + seeds], part.values[:, place.learner : place.learner + seeds])
+        (
+            part.x[:, place.learner : place.learner + seeds],
+            part.values[:, place.learner : place.learner + seeds],
+        )
         for part, place in zip(parts, row.places, strict=True)
     ]
     x, values = (np.concatenate(arrays) for arrays in zip(*chosen, strict=True))

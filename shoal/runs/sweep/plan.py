@@ -65,7 +65,9 @@ class Plan:
         check_at_least(self, 1, "num_trials", "seeds")
         if self.batch is not None and self.batch < self.seeds:
             raise ShoalError(f"a batch of {self.batch} learners has no room for {self.seeds} seeds")
-        if self.method == "grid" and (drawn := [n for n, x in self.axes.items() if not isinstance(x, Values)]):
+        if self.method == "grid" and (
+            drawn := [n for n, x in self.axes.items() if not isinstance(x, Values)]
+        ):
             raise ShoalError(f"{drawn[0]} has a prior; draw from it with --random N, or ask with --tpe N")
         if not self.axes:
             raise ShoalError("nothing varies; give --grid NAME=VALUE,VALUE,..., --random N or --tpe N")
@@ -78,7 +80,8 @@ class Plan:
         alone |= {"evolve": self.base.evolve, "hyper_plan": self.base.hyper_plan}
         if given := [name for name, value in alone.items() if value]:
             raise ShoalError(
-                f"a sweep compares learners that train alone; leave out {given[0]} (seeds N repeats each setting)"
+                f"a sweep compares learners that train alone; leave out {given[0]} "
+                "(seeds N repeats each setting)"
             )
 
     @property
@@ -140,7 +143,9 @@ class Plan:
     def describe(self) -> str:
         """The number of settings, learners, programs and steps."""
         learners = self.num_trials * self.seeds
-        names = f"{counted(self.num_trials, 'setting')} x {counted(self.seeds, 'seed')} = {learners:,} learners"
+        names = (
+            f"{counted(self.num_trials, 'setting')} x {counted(self.seeds, 'seed')} = {learners:,} learners"
+        )
         if self.method == "tpe":
             size = self.size(self.group([self.trial(0, _any_values(self.axes))])[0])
             told = counted(-(-self.num_trials // size), "batch", "batches")
@@ -151,7 +156,11 @@ class Plan:
             turns = counted(sum(programs), "program") + kinds
             return f"{names} in {turns}, {self.base.steps:,} steps each"
         steps = sum(map(self._halved_steps, self.groups)) * self.seeds
-        full = sum(group.config.steps_after(group.config.num_iterations) for group in self.groups for _ in group.trials)
+        full = sum(
+            group.config.steps_after(group.config.num_iterations)
+            for group in self.groups
+            for _ in group.trials
+        )
         ends = " and ".join(f"{step:,}" for step in rungs_of(self.groups[0].config)[:-1])
         return (
             f"{names}{kinds}, the best third going on after {ends} of {self.base.steps:,} steps: "

@@ -28,8 +28,8 @@ FILES = ("sweep.yaml", "trials.csv", "best.yaml", "study.log")
 class Sweep:
     """What a sweep found: `shoal.sweep` returns one.
 
-    `trials` are in their order, `best` is the best of them: each with `values`, `scores` (one a seed), `mean`,
-    `iqm`, `interval`, `steps`, `state`.
+    `trials` are in their order, `best` is the best of them: each with `values`, `scores` (one a seed),
+    `mean`, `iqm`, `interval`, `steps`, `state`.
     """
 
     def __init__(self, folder: Path, plan: Plan, rows: Iterable[Row]):
@@ -66,8 +66,8 @@ def sweep(
     """Train many settings with several seeds each, as `shoal sweep` does; the same call again resumes.
 
     `grid` has lists of values by the settings' names, and every combination of them is tried; with `random`
-    or `tpe` so many settings are drawn, or asked of Optuna: from the values of `grid` and from `priors`, names
-    or `name=PRIOR` each, or the algorithm's own where there are neither. `settings` stay as they are. Ctrl-C
+    or `tpe` so many settings are drawn, or asked of Optuna: from the values of `grid` and from `priors`,
+    names or `name=PRIOR` each, or the algorithm's own where there are neither. `settings` stay as they are. Ctrl-C
     saves and raises KeyboardInterrupt.
 
     >>> import shoal

@@ -13,7 +13,7 @@ from shoal.runs.files import write_text
 from shoal.runs.sweep.halving import ranked
 
 State: TypeAlias = Literal["waiting", "paused", "stopped", "done", "diverged"]
-"""Not begun; compared with others before it goes on; stopped early; trained to the end; a learner diverged."""
+"""Not begun; to be compared before it goes on; stopped early; trained to the end; a learner diverged."""
 
 
 class Place(NamedTuple):
@@ -79,7 +79,16 @@ def _cells(row: Row, names: list[str]) -> list[str]:
     numbers = [_number(x) for x in (row.mean, row.iqm, *row.interval)]
     scores = " ".join(map(_number, row.scores))
     places = " ".join(f"{place.folder.name}:{place.learner}" for place in row.places)
-    return [str(row.number), *values, str(len(row.scores)), row.state, str(row.steps), *numbers, scores, places]
+    return [
+        str(row.number),
+        *values,
+        str(len(row.scores)),
+        row.state,
+        str(row.steps),
+        *numbers,
+        scores,
+        places,
+    ]
 
 
 def _number(x: float) -> str:
@@ -94,7 +103,7 @@ def written(value: Any) -> str:
     """
     if isinstance(value, tuple):
         return "-".join(map(str, value))
-    return {None: "none", True: "true", False: "false"}.get(value, str(value)) if _is_word(value) else str(value)
+    return "none" if value is None else str(value).lower()
 
 
 def describe_values(values: Mapping[str, Any]) -> str:
@@ -104,7 +113,3 @@ def describe_values(values: Mapping[str, Any]) -> str:
     'learning_rate 0.0003, hidden 64-64'
     """
     return ", ".join(f"{name} {written(value)}" for name, value in values.items())
-
-
-def _is_word(value: Any) -> bool:
-    return value is None or isinstance(value, bool)

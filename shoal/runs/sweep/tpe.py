@@ -22,12 +22,12 @@ class Study:
     def __init__(self, plan: Plan, folder: Path):
         try:
             import optuna
+            from optuna.storages.journal import JournalFileBackend
         except ImportError:
             raise ShoalError("--tpe needs Optuna; install it with: pip install optuna") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.plan, self.optuna = plan, optuna
-        journal = optuna.storages.journal.JournalFileBackend(str(folder / "study.log"))
-        storage = optuna.storages.JournalStorage(journal)
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(folder / "study.log")))
         self.study = optuna.create_study(
             study_name="sweep", storage=storage, direction="maximize", load_if_exists=True
         )
