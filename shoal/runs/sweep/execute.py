@@ -159,5 +159,5 @@ def asked(plan: Plan, rows: dict[int, Row], folder: Path) -> Iterator[Job]:
     while len(rows) < plan.num_trials:
         trials = study.ask(len(rows))
         begin(trials, rows)
-        yield from jobs_of(study.group, trials, len(trials), plan.base.steps)
+        yield from jobs_of(plan.only_group, trials, len(trials), plan.base.steps)
         study.tell([rows[trial.number] for trial in trials])

@@ -62,7 +62,9 @@ class Plan:
     """Learners in a program; as many as fit unless given."""
 
     def __post_init__(self):
-        check_at_least(self, 1, "num_trials", "seeds")
+        check_at_least(self, 1, "seeds")
+        if self.num_trials < 1:
+            raise ShoalError(f"{self.method} tries at least 1 setting, not {self.num_trials}")
         if self.batch is not None and self.batch < self.seeds:
             raise ShoalError(f"a batch of {self.batch} learners has no room for {self.seeds} seeds")
         if self.method == "grid" and (
@@ -129,6 +131,19 @@ class Plan:
         """The groups of the trials of a grid or of random search."""
         return self.group(self.trials)
 
+    @cached_property
+    def only_group(self) -> Group:
+        """The group of all that Optuna may ask for; raises where trials differ in more than data."""
+        values = {
+            name: axis.values[0] if isinstance(axis, Values) else axis.low for name, axis in self.axes.items()
+        }
+        (group,) = self.group([self.trial(0, values)])
+        if others := [name for name in self.axes if name not in group.hypers]:
+            raise ShoalError(
+                f"{others[0]} needs a program for each value, and tpe has one; vary it with grid or random"
+            )
+        return group._replace(trials=())
+
     def size(self, group: Group) -> int:
         """The trials that a program of this group trains at once."""
         number = self.num_trials if self.method == "tpe" else len(group.trials)
@@ -147,7 +162,7 @@ class Plan:
             f"{counted(self.num_trials, 'setting')} x {counted(self.seeds, 'seed')} = {learners:,} learners"
         )
         if self.method == "tpe":
-            size = self.size(self.group([self.trial(0, _any_values(self.axes))])[0])
+            size = self.size(self.only_group)
             told = counted(-(-self.num_trials // size), "batch", "batches")
             return f"{names}, asked of Optuna in {told}, {self.base.steps:,} steps each"
         programs = [-(-len(group.trials) // self.size(group)) for group in self.groups]
@@ -227,8 +242,3 @@ def fitting(config: TrainConfig) -> int:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """A number with its noun."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
-def _any_values(axes: Mapping[str, Axis]) -> dict[str, Any]:
-    """A value of each axis."""
-    return {name: axis.values[0] if isinstance(axis, Values) else axis.low for name, axis in axes.items()}

@@ -67,8 +67,8 @@ def sweep(
 
     `grid` has lists of values by the settings' names, and every combination of them is tried; with `random`
     or `tpe` so many settings are drawn, or asked of Optuna: from the values of `grid` and from `priors`,
-    names or `name=PRIOR` each, or the algorithm's own where there are neither. `settings` stay as they are. Ctrl-C
-    saves and raises KeyboardInterrupt.
+    names or `name=PRIOR` each, or the algorithm's own where there are neither. `settings` stay as they are.
+    Ctrl-C saves and raises KeyboardInterrupt.
 
     >>> import shoal
     >>> found = shoal.sweep(
@@ -120,6 +120,7 @@ def run_sweep(
 
     folder, lock = Path(folder or default_folder(plan)), FolderLock()
     check_folder(folder, plan, clobber)
+    plan.describe()  # raises here where the plan cannot be
     lock.take(make_folder(folder))
     if clobber:
         clear_sweep(folder)

@@ -8,7 +8,7 @@ import numpy as np
 from shoal.errors import ShoalError
 from shoal.exchanges.exploration import Prior
 from shoal.runs.sweep.axes import Axis, as_setting
-from shoal.runs.sweep.plan import Plan, Trial, is_data
+from shoal.runs.sweep.plan import Plan, Trial
 from shoal.runs.sweep.table import Row
 
 
@@ -31,8 +31,7 @@ class Study:
         self.study = optuna.create_study(
             study_name="sweep", storage=storage, direction="maximize", load_if_exists=True
         )
-        (self.group,) = plan.group([self._any_trial()])
-        self.size = plan.size(self.group)
+        self.size = plan.size(plan.only_group)
 
     def ask(self, first: int) -> list[Trial]:
         """The batch of trials that begins with this number: those asked before, or new ones."""
@@ -65,18 +64,6 @@ class Study:
                 found[name] = axis.values[params[name]]
         return found
 
-    def _any_trial(self) -> Trial:
-        """A trial of the right kind; raises where trials differ in more than data."""
-        values = {name: _any_value(axis) for name, axis in self.plan.axes.items()}
-        trial = self.plan.trial(0, values)
-        for name in self.plan.axes:
-            field = self.plan.hypers.get(name)
-            if field is None or not is_data(trial.config, field):
-                raise ShoalError(
-                    f"{name} needs a program for each value, and tpe has one; vary it with --grid or --random"
-                )
-        return trial
-
 
 def suggest(trial: Any, name: str, axis: Axis) -> None:
     """Have Optuna choose a value of an axis; of discounts 1 - x."""
@@ -88,7 +75,3 @@ def suggest(trial: Any, name: str, axis: Axis) -> None:
         trial.suggest_float(name, 1 - axis.high, 1 - axis.low, log=True)
     else:
         trial.suggest_float(name, axis.low, axis.high, log=axis.kind == "log")
-
-
-def _any_value(axis: Axis) -> Any:
-    return axis.low if isinstance(axis, Prior) else axis.values[0]
