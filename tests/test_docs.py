@@ -15,6 +15,7 @@ import pytest
 import tyro
 
 import shoal
+from shoal.cli.compare import Compare
 from shoal.cli.envs import Envs
 from shoal.cli.eval import Eval
 from shoal.cli.flags import all_flags
@@ -23,6 +24,7 @@ from shoal.cli.parse import parse_train
 from shoal.cli.play import Play
 from shoal.cli.plot import Plot
 from shoal.cli.runs import Runs
+from shoal.cli.sweep import SweepFlags, parse_sweep
 from shoal.envs.registry import SUITES
 from shoal.learners.registry import ALGORITHMS
 from shoal.runs.naming import ROOT as RUNS_ROOT
@@ -32,7 +34,7 @@ from shoal.training.program import make_trainer
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
-OPTIONS = {"eval": Eval, "play": Play, "plot": Plot, "runs": Runs, "envs": Envs}
+OPTIONS = {"eval": Eval, "play": Play, "plot": Plot, "compare": Compare, "runs": Runs, "envs": Envs}
 
 
 def blocks(page: str, *languages: str) -> list[str]:
@@ -95,6 +97,8 @@ def test_commands_parse(page, monkeypatch):
     for command, *arguments in commands(page):
         if command == "train" and "--help" not in arguments:
             parse_train(arguments)[0].check()
+        elif command == "sweep":
+            parse_sweep(arguments)[0].describe()
         elif command != "train":
             tyro.cli(OPTIONS[command], args=arguments)
 
@@ -144,7 +148,7 @@ ELSEWHERE = "--logdir --seeds --as-published --prox --form --version --help --di
 @pytest.mark.parametrize("page", [page for page in PAGES if "coming-from" not in page])
 def test_flags_in_the_text_exist(page):
     names = {name for algo in ALGORITHMS for name in all_flags(algo)}
-    names |= {field.name for options in OPTIONS.values() for field in fields(options)}
+    names |= {field.name for options in (*OPTIONS.values(), SweepFlags) for field in fields(options)}
     names |= {short for short, name in SHORT_NAMES.items() if name in names}
     flags = {f"--{name}".replace("_", "-") for name in names}
     flags |= {flag.replace("--", "--no-") for flag in flags} | set(ELSEWHERE.split())

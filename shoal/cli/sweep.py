@@ -1,16 +1,17 @@
-"""`shoal sweep`: many settings with several seeds each, as few programs as possible."""
+"""`shoal sweep`: many settings with several seeds each, in as few programs as possible."""
 
 import sys
 from dataclasses import dataclass
 
 from shoal.cli import cache
 from shoal.cli.arguments import read_arguments
-from shoal.cli.flags import whole_numbers
+from shoal.cli.flags import Output, whole_numbers
 from shoal.cli.parse import parse_train
 from shoal.errors import ShoalError
 from shoal.runs.milestones import Milestones
 from shoal.runs.progress import format_return
 from shoal.runs.sweep.axes import read_grid
+from shoal.runs.sweep.plan import Plan
 from shoal.runs.sweep.sweep import Sweep, default_folder, make_plan, run_sweep, train_with_bar
 from shoal.runs.sweep.table import Row, best_first, describe_values
 
@@ -45,15 +46,7 @@ class SweepFlags:
 
 def main(arguments: list[str]) -> int:
     """Run a sweep, and print the best trials."""
-    how = {"return_unknown_args": True, "registry": whole_numbers()}
-    flags, rest = read_arguments(SweepFlags, "shoal sweep", arguments, **how)
-    base, (output, milestones) = parse_train(rest)
-    if milestones != Milestones():
-        raise ShoalError(f"a sweep ends every trial at --steps; leave out {', '.join(milestones.given())}")
-    if output.processes > 1 or output.profile:
-        raise ShoalError("a sweep is one process; leave out --processes and --profile")
-    options = {"seeds": flags.seeds, "halving": flags.halving, "batch": flags.batch}
-    plan = make_plan(base, read_grid(flags.grid), flags.random, flags.tpe, flags.priors, **options)
+    plan, output = parse_sweep(arguments)
     folder = output.folder or default_folder(plan)
     print(f"{plan.describe()} -> {folder}", file=sys.stderr)
     cache.cache_compilations()
@@ -64,6 +57,19 @@ def main(arguments: list[str]) -> int:
         return 130
     print("\n".join(summary(found)))
     return 0
+
+
+def parse_sweep(arguments: list[str]) -> tuple[Plan, Output]:
+    """The plan, and its folder and devices."""
+    how = {"return_unknown_args": True, "registry": whole_numbers()}
+    flags, rest = read_arguments(SweepFlags, "shoal sweep", arguments, **how)
+    base, (output, milestones) = parse_train(rest)
+    if milestones != Milestones():
+        raise ShoalError(f"a sweep ends every trial at --steps; leave out {', '.join(milestones.given())}")
+    if output.processes > 1 or output.profile:
+        raise ShoalError("a sweep is one process; leave out --processes and --profile")
+    options = {"seeds": flags.seeds, "halving": flags.halving, "batch": flags.batch}
+    return make_plan(base, read_grid(flags.grid), flags.random, flags.tpe, flags.priors, **options), output
 
 
 def summary(found: Sweep) -> list[str]:

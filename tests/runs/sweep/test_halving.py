@@ -13,12 +13,8 @@ from shoal.runs.sweep.axes import read_grid
 from shoal.runs.sweep.execute import Interrupted, run_plan
 from shoal.runs.sweep.sweep import make_plan
 
-BASE = TrainConfig(
-    "CartPole-v1",
-    PPOConfig(num_envs=1, num_steps=10, num_minibatches=1, update_epochs=1),
-    steps=900,
-    reports=90,
-)
+ALGO = PPOConfig(num_envs=1, num_steps=10, num_minibatches=1, update_epochs=1)
+BASE = TrainConfig("CartPole-v1", ALGO, steps=900, reports=90)
 """Rungs at 100, 300 and 900 steps."""
 
 

@@ -74,7 +74,6 @@ def test_random_values_are_within_their_priors_and_the_same_again():
     )
     assert {trial["num_steps"] for trial in trials} == {16, 32}
     assert {trial["update_epochs"] for trial in trials} == {1, 2}
-    assert trials[:20] == draw_trials(axes, 20, seed=3, algo="ppo") or len(trials) == 50
 
 
 def test_short_names_and_lists_are_settings():

@@ -88,8 +88,7 @@ def test_another_sweep_in_its_folder_is_refused(whole):
 
 def test_an_interrupted_sweep_goes_on_to_the_same_trials(whole, tmp_path, monkeypatch):
     def stop(session, until):
-        finished = sweeping.train_session(session, lambda report: None, until=until // 2)
-        return finished
+        return sweeping.train_session(session, lambda report: None, until=until // 2)
 
     monkeypatch.setattr(sweeping, "train_silently", stop)
     with pytest.raises(KeyboardInterrupt):
