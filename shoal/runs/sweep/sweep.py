@@ -30,6 +30,14 @@ class Sweep:
 
     `trials` are in their order, `best` is the best of them: each with `values`, `scores` (one a seed),
     `mean`, `iqm`, `interval`, `steps`, `state`.
+
+    >>> import shoal
+    >>> rates = {"learning_rate": [1e-3, 1e-2]}
+    >>> found = shoal.sweep("CartPole-v1", rates, seeds=2, steps=1_024, folder="runs/rates")
+    >>> found
+    Sweep('runs/rates': 2 settings x 2 seeds = 4 learners in 1 program, 1,024 steps each)
+    >>> found.config.algo.learning_rate in rates["learning_rate"]
+    True
     """
 
     def __init__(self, folder: Path, plan: Plan, rows: Iterable[Row]):
