@@ -1,4 +1,4 @@
-"""Optuna driving Stable-Baselines3 on LunarLander for some minutes: a JSON line with the best policy's return.
+"""Optuna driving Stable-Baselines3 on LunarLander for some minutes: prints the best policy's return.
 
 Runs in the peers' own environment, with optuna and gymnasium[box2d]. Two processes share a study, one a core,
 as a user with two cores would. A trial has one seed and is pruned below the median of earlier trials.

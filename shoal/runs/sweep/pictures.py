@@ -18,6 +18,8 @@ from shoal.runs.sweep.table import Row, best_first, describe_values, written
 
 SHOWN = 5
 """The best trials whose curves are shown."""
+LABEL = 36
+"""The most characters of a label in a legend."""
 
 
 def draw_sweep(folder: Path, rows: Sequence[Row], axes: Mapping[str, Axis]) -> list[Path]:
@@ -70,8 +72,9 @@ def positions(values: Sequence[Any], axis: Axis) -> tuple[np.ndarray, list[tuple
         heights = (warp(np.array(values, float)) - low) / (high - low)
         return heights, [(0.0, f"{axis.low:g}"), (1.0, f"{axis.high:g}")]
     choices = list(axis.choices if isinstance(axis, Prior) else axis.values)
+    names = [f"{choice:g}" if isinstance(axis, Prior) else written(choice) for choice in choices]
     where = np.linspace(0, 1, len(choices)) if len(choices) > 1 else np.array([0.5])
-    ticks = [(float(height), written(choice)) for height, choice in zip(where, choices, strict=True)]
+    ticks = [(float(height), name) for height, name in zip(where, names, strict=True)]
     return np.array([where[choices.index(value)] for value in values]), ticks
 
 
@@ -108,8 +111,18 @@ def plot_importance(figure: Any, shares: Mapping[str, float]) -> None:
 def plot_best(figure: Any, rows: Sequence[Row]) -> None:
     """The learning curves of the best trials, with 95 % bootstrap intervals over seeds."""
     tables = {place.folder: read_metrics(place.folder) for row in rows for place in row.places}
-    curves = {describe_values(row.values): curve_of(row, tables) for row in rows}
+    curves = {label_of(row): curve_of(row, tables) for row in rows}
     plot_metric(figure, curves, "return_mean", CurveOptions(), f"The best {len(rows)} trials")
+
+
+def label_of(row: Row) -> str:
+    """A trial in a legend: its settings, or its number where they are too long.
+
+    >>> label_of(Row(3, {"gamma": 0.9})), label_of(Row(3, {"learning_rate": 0.00123456, "gamma": 0.987654}))
+    ('gamma 0.9', 'trial 3')
+    """
+    text = describe_values(row.values)
+    return text if len(text) <= LABEL else f"trial {row.number}"
 
 
 def curve_of(row: Row, tables: Mapping[Path, dict[str, np.ndarray]]) -> Curve:
