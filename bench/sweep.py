@@ -146,9 +146,8 @@ def best_policy(folder: Path) -> tuple[float, int]:
     """The greedy return of the learner with the highest score in all programs, and how many have begun."""
     runs = [shoal.load(run) for run in sorted((folder / "programs").iterdir())]
     runs = [run for run in runs if run.checkpoints]
-    begun = sum(
-        run.learners for run in runs if run.metrics["step"].min() <= 2 * run.config.steps / run.config.reports
-    )
+    first = lambda run: run.config.steps_after(run.config.report_every)
+    begun = sum(run.learners for run in runs if run.metrics["step"].min() == first(run))
     score = lambda run: np.nanmax(run.metrics["return_mean"][-run.learners :])
     best = max(runs, key=score)
     return best.evaluate(100, learner="best")[0].return_mean, begun
