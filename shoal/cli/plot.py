@@ -9,22 +9,20 @@ import tyro
 from shoal.cli import cache
 from shoal.cli.arguments import read_arguments
 from shoal.errors import ShoalError
-from shoal.runs.plots.policy import plot_policy
-from shoal.runs.plots.run import destinations, plot
+from shoal.runs.plots.run import PlotOptions, plot
 
 
 @dataclass(frozen=True)
-class Plot:
-    """Plot learning curves, the best learner's policy and one episode; several runs are also compared."""
+class Plot(PlotOptions):
+    """Plot learning curves, the best learner's policy and one episode; several runs are also compared.
 
-    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")]
-    """Folders of runs."""
+    Runs that differ in their seed alone are one curve of a comparison.
+    """
+
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")] = ()
+    """Folders of runs, folders with runs below them, or quoted patterns such as 'runs/*__ppo__*'."""
     out: Path | None = None
-    """The folder of the plots; each run's plots/ unless given."""
-    episode: bool = True
-    """Plot an episode of the best learner, and its policy and value over the state space."""
-    seed: int = 0
-    """The seed of the episode."""
+    """A folder for all figures, each run's plots/ unless given; or one figure: a .png, .pdf or .svg."""
     debug: bool = False
     """Show the whole traceback of an error."""
 
@@ -35,10 +33,6 @@ def main(arguments: list[str]) -> int:
     if not options.runs:
         raise ShoalError("no run is given; try shoal plot runs/CartPole-v1__ppo__s1")
     cache.cache_compilations()
-    for path in plot(options.runs, options.out):
+    for path in plot(options.runs, options.out, options):
         print(path)
-    if options.episode:
-        for run, folder in destinations(options.runs, options.out).items():
-            for path in plot_policy(run, folder, options.seed):
-                print(path)
     return 0
