@@ -46,16 +46,13 @@ def episode_panels(
 def plot_episode(figure, panels: list[Panel], played: Trajectory, title: str) -> None:
     """All panels over the steps. What leaps to and fro is pale, with its mean over `WINDOW` steps on top."""
     num_steps = len(played.reward)
-    all_axes = subplots(figure, len(panels), sharex=True)
-    columns = len({axes.get_subplotspec().colspan.start for axes in all_axes})
+    all_axes = subplots(figure, len(panels))
     for axes, panel in zip(all_axes, panels, strict=True):
         _plot_panel(axes, panel, at_steps=len(panel.values) == num_steps)
-    for axes in all_axes[-columns:]:
-        axes.tick_params(labelbottom=True)
-        axes.set(xlabel="step")
     averaged = any(flickers(panel.values) for panel in panels)
     explained = f"\npale: every step; strong: mean of about {WINDOW} steps" if averaged else ""
     figure.suptitle(f"{title}, one episode: return {played.reward.sum():.4g} in {num_steps} steps{explained}")
+    figure.supxlabel("step", fontsize="medium")
 
 
 def _plot_panel(axes, panel: Panel, at_steps: bool) -> None:

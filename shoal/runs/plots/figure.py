@@ -84,12 +84,15 @@ def panel_grid(number: int) -> tuple[int, int]:
     return -(-number // columns), columns
 
 
-def subplots(figure, number: int, **how: Any) -> list[Any]:
-    """The axes of so many panels; `how` goes to matplotlib."""
-    panels = figure.subplots(*panel_grid(number), squeeze=False, **how).ravel()
+def subplots(figure, number: int) -> list[Any]:
+    """The axes of so many panels over one horizontal axis, with tick labels below the lowest ones alone."""
+    rows, columns = panel_grid(number)
+    panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True).ravel())
     for axes in panels[number:]:
         axes.set_visible(False)
-    return list(panels[:number])
+    for axes in panels[number - columns : number]:
+        axes.tick_params(labelbottom=True)
+    return panels[:number]
 
 
 def outlined(width: float) -> list[Any]:
