@@ -11,6 +11,8 @@ from shoal.runs.plots.curves import Curve, X
 from shoal.runs.plots.figure import PALETTE, outlined, short_numbers, subplots
 from shoal.runs.plots.words import axis_in_words, metric_in_words, unit_of_time
 
+CROWD = 16
+"""Among the lines of more learners the thick one has a white edge."""
 MANY_LINES = 64
 """Of more learners there is no line for each."""
 MANY_CURVES = 6
@@ -112,7 +114,8 @@ def plot_curve(
     elif each and num_learners > MANY_LINES:
         spread = middle(curve.values, 0.9)
         axes.fill_between(x, *spread, color=color, alpha=0.12, linewidth=0, label="nine of ten learners")
-    style = {"linestyle": dashes, "marker": "o" if len(x) == 1 else None, "path_effects": outlined(2)}
+    outline = outlined(2) if each and num_learners > CROWD else None
+    style = {"linestyle": dashes, "marker": "o" if len(x) == 1 else None, "path_effects": outline}
     line = axes.plot(x, trimmed_mean(curve.values, trim), color=color, linewidth=2, label="_", **style)
     short_numbers(axes.xaxis, axes.yaxis)
     return (*shown, *line)
