@@ -53,6 +53,7 @@ docs: .venv/docs
 	@touch $@
 
 docs-images: setup
+	.venv/bin/python docs/images/group.py
 	.venv/bin/python docs/images/cartpole.py
 	.venv/bin/python docs/images/federation.py
 	.venv/bin/python docs/images/walker.py

@@ -116,10 +116,10 @@ def draw_curves(runs: list[Path], path: Path) -> None:
             axes.axis("off")
         for axes, run in zip(panels, runs, strict=False):
             curve = pivot(read_metrics(run), "return_mean")
-            axes.plot(curve.steps, curve.values, color=PALETTE[4], linewidth=0.7)
+            axes.plot(curve.x, curve.values, color=PALETTE[4], linewidth=0.7)
             known = ~np.isnan(curve.values).all(1)  # an episode has ended by then
             means = np.nanmean(curve.values[known], axis=1)
-            axes.plot(curve.steps[known], means, color=PALETTE[0], linewidth=1.8)
+            axes.plot(curve.mean_x[known], means, color=PALETTE[0], linewidth=1.8)
             name = read_settings(run / "config.yaml")["env"]
             if name in PAF:
                 axes.axhline(PAF[name], color=PALETTE[1], linestyle="--", linewidth=1.0)

@@ -8,22 +8,21 @@ import tyro
 
 from shoal.cli import cache
 from shoal.cli.arguments import choose_run, read_arguments
-from shoal.runs.plots.policy import plot_policy
-from shoal.runs.plots.run import destinations, plot
+from shoal.runs.plots.run import PlotOptions, plot
 
 
 @dataclass(frozen=True)
-class Plot:
-    """Plot learning curves, the best learner's policy and one episode; several runs are also compared."""
+class Plot(PlotOptions):
+    """Plot learning curves, the best learner's policy and one episode; several runs are also compared.
 
-    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
-    """Folders of runs, or their names in runs/; the newest run unless given."""
+    Runs that differ in their seed alone are one curve of a comparison.
+    """
+
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
+    """Runs by folder or by name, folders with runs below them, or quoted patterns such as 'runs/*__ppo__*';
+    the newest run unless given."""
     out: Path | None = None
-    """The folder of the plots; each run's plots/ unless given."""
-    episode: bool = True
-    """Plot an episode of the best learner, and its policy and value over the state space."""
-    seed: int = 0
-    """The seed of the episode."""
+    """A folder for all figures, each run's plots/ unless given; or one figure: a .png, .pdf or .svg."""
     debug: bool = False
     """Show the whole traceback of an error."""
 
@@ -31,12 +30,8 @@ class Plot:
 def main(arguments: list[str]) -> int:
     """Write the plots."""
     options = read_arguments(Plot, "shoal plot", arguments)
-    runs = [choose_run(run) for run in options.runs or (None,)]
+    runs = options.runs or (choose_run(None),)
     cache.cache_compilations()
-    for path in plot(runs, options.out):
+    for path in plot(runs, options.out, options):
         print(path)
-    if options.episode:
-        for run, folder in destinations(runs, options.out).items():
-            for path in plot_policy(run, folder, options.seed):
-                print(path)
     return 0

@@ -173,13 +173,15 @@ class Run:
         path = path or self.folder / "videos" / f"learner_{played.learner}.gif"
         return write_film(self.folder, played, Path(path), fps)
 
-    def plot(self, folder: Path | str | None = None, *, episode: bool = True, seed: int = 0) -> list[Path]:
-        """Plot learning curves, and with `episode` the best learner's policy; returns the files written."""
-        from shoal.runs.plots.policy import plot_policy
-        from shoal.runs.plots.run import plot
+    def plot(self, out: Path | str | None = None, **how) -> list[Path]:
+        """Plot learning curves and the best learner's policy; returns the files written.
 
-        folder = Path(folder or self.folder / "plots")
-        return plot([self.folder], folder) + (plot_policy(self.folder, folder, seed) if episode else [])
+        `out` is a folder, `plots` in the run's unless given, or one figure: a .png, .pdf or .svg. `how` goes
+        to `PlotOptions`: metric, x, statistic, smooth, episode, seed.
+        """
+        from shoal.runs.plots.run import PlotOptions, plot
+
+        return plot([self.folder], out, PlotOptions(**how))
 
 
 def run(

@@ -5,6 +5,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from shoal.runs.files import replacing
 
 MAX_GIF_FPS = 50
 """Browsers slow a GIF down to 10 frames a second when it asks for more than this."""
+PALETTE_SIZE = 256
+"""The colours of one frame of a GIF, at most."""
 
 
 def write_video(frames: Iterable[np.ndarray], path: Path, fps: int) -> Path:
@@ -46,16 +49,51 @@ def _checked(frames: Iterable[np.ndarray], path: Path) -> Iterator[np.ndarray]:
 
 
 def _gif(frames: Iterator[np.ndarray], path: Path, fps: int) -> None:
-    """At most 256 colours a frame and no dithering, so unchanged areas need no bytes."""
-    from PIL import Image
-
+    """No dithering, so unchanged areas need no bytes."""
     every = -(-fps // MAX_GIF_FPS)
-    pictures = (
-        Image.fromarray(frame).quantize(colors=256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-        for frame in islice(frames, 0, None, every)
-    )
+    pictures = _indexed(islice(frames, 0, None, every))
     milliseconds = 10 * max(2, round(100 * every / fps))
     next(pictures).save(path, save_all=True, append_images=pictures, duration=milliseconds, loop=0)
+
+
+def _indexed(frames: Iterator[np.ndarray]) -> Iterator[Any]:
+    """Frames as numbers of colours. Those of few colours share one exact palette, as long as it has room.
+
+    The others get a palette each of the colours that come nearest, which takes 20 times as long.
+    """
+    from PIL import Image
+
+    number = np.full(1 << 24, -1, np.int16)  # of every colour in the palette
+    colours, waiting = np.empty(0, np.int32), []
+    for frame in frames:
+        picture = Image.fromarray(frame)
+        if not picture.getcolors(PALETTE_SIZE):
+            yield from _with_palette(waiting, colours)
+            waiting = []
+            yield picture.quantize(PALETTE_SIZE, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+            continue
+        red, green, blue = np.moveaxis(frame.astype(np.int32), -1, 0)
+        packed = red << 16 | green << 8 | blue
+        new = np.unique(packed[number[packed] < 0])
+        if len(colours) + len(new) > PALETTE_SIZE:
+            yield from _with_palette(waiting, colours)
+            number[colours] = -1
+            colours, waiting, new = colours[:0], [], np.unique(packed)
+        number[new] = len(colours) + np.arange(len(new))
+        colours = np.append(colours, new)
+        waiting.append(number[packed].astype(np.uint8))
+    yield from _with_palette(waiting, colours)
+
+
+def _with_palette(indices: list[np.ndarray], colours: np.ndarray) -> Iterator[Any]:
+    """Pictures from the numbers of their colours."""
+    from PIL import Image
+
+    palette = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1).astype(np.uint8)
+    for index in indices:
+        picture = Image.fromarray(index)
+        picture.putpalette(palette.tobytes())
+        yield picture
 
 
 def _mp4(frames: Iterator[np.ndarray], path: Path, fps: int) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from shoal.envs.adapters.host import raise_crash
@@ -49,31 +48,34 @@ def episode(
     """
     env = recipe.build(np.random.SeedSequence([seed, 11]).generate_state(1)[None], pictures)
     learner = set_sampling(learner, sampled)
-    key_reset, key_play = jax.random.split(jax.random.key(seed))
     check_params(env.spec, params, ())
-    reset_keys = jax.random.split(key_reset, (1, 1))
-    reset = lambda keys, params: reset_envs(env, keys, params)
-    envs = jax.jit(reset)(reset_keys, fill_params(env.spec, params, (1, 1)))
-    cohort = jax.tree.map(jnp.asarray, trees.take(cohort, np.array([0])))  # a loaded one is NumPy's
-    cohort = jax.vmap(lambda state: learner.for_evaluation(state, 1))(cohort)
-    picture = lambda state: env.render(state, 0) if pictures else None
-    yield Step(trees.take(envs.step.obs, 0), None, 0.0, picture(envs.state))
 
     @jax.jit
-    def advance(t, cohort, acting):
-        keys = jax.random.fold_in(key_play, t)[None]
+    def begin(key, cohort, params):
+        key_reset, key_play = jax.random.split(key)
+        keys = jax.random.split(key_reset, (1, 1))
+        envs = reset_envs(env, keys, fill_params(env.spec, params, (1, 1)))
+        cohort = jax.vmap(lambda state: learner.for_evaluation(state, 1))(trees.take(cohort, np.array([0])))
+        return key_play, cohort, envs, begin_acting(cohort, envs)
+
+    @jax.jit
+    def advance(key, t, cohort, envs, acting):
+        keys = jax.random.fold_in(key, t)[None]
         noise = trees.take(draw_noise(env, learner, 1, keys, envs._replace(state=acting.state)), 0)
         acting, action, step = act(env, learner, cohort, acting, *noise)
         reward, _, over = raw_outcome(step, step.info)
-        return acting, trees.take(action, 0), (team_return(env.spec, reward)[0, 0], over[0, 0])
+        outcome = trees.take((acting.obs, action, team_return(env.spec, reward), over), 0)
+        return acting, outcome
 
-    acting = begin_acting(cohort, envs)
+    picture = lambda state: env.render(state, 0) if pictures else None
+    key, cohort, envs, acting = begin(jax.random.key(seed), cohort, params)
+    yield Step(trees.take(jax.device_get(acting.obs), 0), None, 0.0, picture(acting.state))
     for t in range(max_steps):
-        acting, action, outcome = advance(t, cohort, acting)
-        reward, over = jax.device_get(outcome)
+        acting, outcome = advance(key, np.int32(t), cohort, envs, acting)
+        obs, action, reward, over = jax.device_get(outcome)
         raise_crash()
-        yield Step(trees.take(acting.obs, 0), action, float(reward), picture(acting.state))
-        if over:
+        yield Step(obs, action, float(reward[0]), picture(acting.state))
+        if over[0]:
             return
 
 

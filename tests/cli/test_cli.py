@@ -193,6 +193,10 @@ def test_a_gif_of_the_environment_in_colour(run, capsys):
 def test_plots(run, capsys):
     assert shoal("plot", run, "--out", "plots") == 0
     assert all(Path(line).exists() for line in capsys.readouterr().out.splitlines())
+    assert shoal("plot", run, "--metric", "loss/value", "--x", "seconds", "--out", "value.pdf") == 0
+    assert capsys.readouterr().out == "value.pdf\n"
+    assert shoal("plot", run, "--metric", "value") == 2
+    assert "no column value; did you mean loss/value" in capsys.readouterr().err
 
 
 def test_environments_are_listed_with_their_backend(capsys):

@@ -8,8 +8,8 @@ from PIL import Image
 
 from shoal.errors import ShoalError
 from shoal.runs.metrics import MetricsWriter
-from shoal.runs.plots.curves import mean_and_deviation, pivot, speed
-from shoal.runs.plots.run import plot
+from shoal.runs.plots.curves import Curve, pivot, pooled, smooth, speed
+from shoal.runs.plots.run import PlotOptions, plot
 
 
 def make_run(folder: Path, learners: int, reports: int = 10, **more: object) -> Path:
@@ -31,25 +31,43 @@ def pixels(path: Path) -> np.ndarray:
         return np.asarray(picture.convert("RGB"))
 
 
+TABLE = {
+    "step": np.array([1, 1, 2, 3, 3]),
+    "learner": np.array([0, 1, 1, 1, 0]),
+    "seconds": np.array([5.0, 5, 6, 8, 8]),
+    "x": np.array([10.0, 11, 21, 31, 30]),
+}
+
+
 def test_pivot_by_hand():
-    table = {
-        "step": np.array([1, 1, 2, 3, 3]),
-        "learner": np.array([0, 1, 1, 1, 0]),
-        "x": np.array([10.0, 11, 21, 31, 30]),
-    }
-    curve = pivot(table, "x")
-    assert curve.steps.tolist() == [1, 2, 3]
+    curve = pivot(TABLE, "x")
+    assert curve.x.tolist() == [[1, 1], [2, 2], [3, 3]]
     np.testing.assert_array_equal(curve.values, [[10, 11], [np.nan, 21], [30, 31]])
+    assert pivot(TABLE, "x", "seconds").mean_x.tolist() == [5, 6, 8]
 
 
-def test_mean_and_deviation_by_hand():
-    values = np.array([[1.0, 3], [np.nan, 5], [np.nan, np.nan], [np.inf, 4]])
-    mean, deviation = mean_and_deviation(values)
-    np.testing.assert_array_equal(mean, [2, 5, np.nan, 4])
-    np.testing.assert_array_equal(deviation, [1, 0, np.nan, 0])
+def test_learners_of_several_runs_are_side_by_side_as_far_as_all_have_got():
+    shorter = {name: column[:3] for name, column in TABLE.items()}
+    curve = pooled([TABLE, shorter], "x")
+    assert curve.mean_x.tolist() == [1, 2]
+    np.testing.assert_array_equal(curve.values, [[10, 11, 10, 11], [np.nan, 21, np.nan, 21]])
+    assert curve.units.tolist() == [0, 1, 2, 3]
+    assert pooled([TABLE, shorter], "x", dependent=True).units.tolist() == [0, 0, 1, 1]
+    elsewhere = TABLE | {"step": TABLE["step"] + 10}
+    with pytest.raises(ShoalError, match="report at different steps"):
+        pooled([TABLE, elsewhere], "x")
 
 
-@pytest.mark.parametrize("learners", [1, 3, 40])
+def test_smoothing_is_the_mean_of_the_last_known_reports():
+    steps, nan = np.zeros((4, 2)), np.nan
+    curve = smooth(Curve(steps, np.array([[nan, 1.0], [2, nan], [4, 3], [0, 8]]), np.arange(2)), 2)
+    np.testing.assert_array_equal(curve.values, [[nan, 1], [2, 1], [3, 3], [2, 5.5]])
+    assert smooth(curve, 100).values[-1].tolist() == [7 / 3, 10.5 / 4]
+    with pytest.raises(ShoalError, match="at least 1 report, not 0"):
+        smooth(curve, 0)
+
+
+@pytest.mark.parametrize("learners", [1, 3, 70])
 def test_the_figures_of_one_run(tmp_path, learners):
     written = plot([make_run(tmp_path / "run", learners)])
     assert names(written, tmp_path) == [f"run/plots/{name}.png" for name in ("returns", "losses", "speed")]
@@ -107,15 +125,15 @@ def test_speed_counts_all_learners_and_skips_a_clock_that_starts_again():
         "seconds": np.repeat([10.0, 20, 1, 5], 2),
     }
     rates = speed(table)
-    assert rates.steps.tolist() == [200, 500]
+    assert rates.x.tolist() == [[200], [500]]
     assert rates.values.tolist() == [[20.0], [100.0]]
 
 
 def test_empty_panels_are_not_drawn(tmp_path):
-    losses = {f"loss/{name}": 1.0 for name in "abc"}
+    losses = {f"loss/{name}": 1.0 for name in "abcd"}
     picture = pixels(plot([make_run(tmp_path / "run", 1, **losses)])[1])
     height, width = picture.shape[:2]
-    assert (picture[height // 2 : int(height * 0.9), width // 3 + 20 :] == 255).all()
+    assert (picture[height // 2 : int(height * 0.9), width * 2 // 3 + 20 :] == 255).all()
 
 
 @pytest.mark.parametrize(
@@ -139,3 +157,49 @@ def test_no_run_and_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ShoalError, match="move the file that is in the way"):
         plot([make_run(tmp_path / "run", 1)], tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "beginning"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml"), (".PDF", b"%PDF")]
+)
+def test_one_figure_in_every_format_the_same_every_time(tmp_path, suffix, beginning):
+    runs = [make_run(tmp_path / name, 2) for name in "ab"]
+    out, again = tmp_path / f"figure{suffix}", tmp_path / f"again{suffix}"
+    assert plot(runs, out) == [out]
+    assert out.read_bytes().startswith(beginning)
+    plot(runs, again)
+    assert again.read_bytes() == out.read_bytes()
+
+
+def test_a_metric_alone_is_one_figure_named_after_it(tmp_path):
+    runs, options = [make_run(tmp_path / name, 3) for name in "ab"], PlotOptions(metric="loss/value")
+    assert names(plot(runs[:1], options=options), tmp_path) == ["a/plots/loss_value.png"]
+    assert names(plot(runs, options=options), tmp_path) == ["comparison_loss_value.png"]
+    assert names(plot(runs, tmp_path / "out", options), tmp_path) == ["out/comparison_loss_value.png"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("los/value", "no column los/value; did you mean loss/value"),
+        ("return", "did you mean return_mean"),
+        ("xyz", "no column xyz; it has step, learner, seconds, loss/value, return_mean"),
+    ],
+)
+def test_a_metric_that_is_not_there_is_answered_with_the_nearest(tmp_path, metric, message):
+    with pytest.raises(ShoalError, match=message):
+        plot([make_run(tmp_path, 1)], options=PlotOptions(metric=metric))
+
+
+@pytest.mark.parametrize("x", ["steps", "seconds", "episodes"])
+def test_every_axis_statistic_and_smoothing_is_drawn(tmp_path, x):
+    runs = [make_run(tmp_path / name, 5, episodes=7.0) for name in "ab"]
+    options = PlotOptions(x=x, statistic="iqm", smooth=3, label=("one", "the other"))
+    assert len(np.unique(pixels(plot(runs, tmp_path / "figure.png", options)[0]).reshape(-1, 3), axis=0)) > 10
+
+
+def test_an_unknown_format_is_refused_and_a_folder_with_a_dot_is_not(tmp_path):
+    run = make_run(tmp_path / "run", 1)
+    with pytest.raises(ShoalError, match=r"figure.jpg: a figure ends in .png, .pdf, .svg"):
+        plot([run], tmp_path / "figure.jpg")
+    assert len(plot([run], tmp_path / "plots.2")) == 3

@@ -18,7 +18,7 @@ from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.runs.config import from_settings, read_settings, write_config
 from shoal.runs.learners import choose_learners, load_learners
-from shoal.runs.plots.policy import CELLS, evaluate_plane, find_view, plot_policy
+from shoal.runs.plots.policy import CELLS, evaluate_plane, find_view, make_judge, plot_policy
 from shoal.runs.presets import preset
 from shoal.runs.session import open_session, run_session
 from shoal.training.episode import episode, trajectory
@@ -74,7 +74,7 @@ def test_an_environment_with_other_observations_has_no_view():
 def test_maps_are_what_the_networks_say(pendulum):
     opened = load_learners(pendulum)
     state = trees.take(choose_learners(opened, "best")[1], 0)
-    maps = evaluate_plane(VIEWS["Pendulum-v1"], opened.recipe.spec, opened.learner, state)
+    maps = evaluate_plane(VIEWS["Pendulum-v1"], opened.recipe.spec, make_judge(opened.learner, state))
     scale = np.sqrt(state.statistics.returns.m2 / state.statistics.returns.count)
     for row, column in ((0, 0), (CELLS - 1, 3), (CELLS // 2, 40)):
         angle, speed = np.linspace(-np.pi, np.pi, CELLS)[column], np.linspace(-8, 8, CELLS)[row]

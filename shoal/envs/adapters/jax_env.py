@@ -110,7 +110,8 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
     def render(batch: BatchState, index: int) -> np.ndarray:
         if env.render is None:
             raise ShoalError(f"{env.spec.name} has no pictures; give its JaxEnv a `render`")
-        state, params = jax.tree.map(lambda x: x[index], (batch.state, batch.params))
+        # On the host: an index of every leaf is a program of its own.
+        state, params = jax.tree.map(lambda x: x[index], jax.device_get((batch.state, batch.params)))
         return env.render(state, params)
 
     return EnvRecipe(spec, build)

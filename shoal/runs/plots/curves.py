@@ -1,110 +1,104 @@
-"""Metrics over time: learning curves, comparisons of runs, panels, speed."""
+"""Curves: a metric of one or several runs over steps, seconds or episodes, a column per learner."""
 
-from typing import NamedTuple
+import difflib
+from collections.abc import Sequence
+from functools import reduce
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.runs.plots.figure import PALETTE, count_axis, steps_label
+from shoal.ops.intervals import trimmed_mean
 
-MANY_LINES = 32
-"""With more learners, only their mean and band are plotted."""
+X: TypeAlias = Literal["steps", "seconds", "episodes"]
+"""What a curve is plotted over; steps and episodes are those of one learner."""
+
+Table: TypeAlias = dict[str, np.ndarray]
+"""The columns of a metrics.csv."""
 
 
 class Curve(NamedTuple):
-    """One metric of one run, a column per learner; NaN where a report lacks it."""
+    """One metric, a column per learner; NaN where a report lacks it."""
 
-    steps: np.ndarray  # (R,) reports
+    x: np.ndarray  # (R, L) where each learner is at a report
     values: np.ndarray  # (R, L)
+    units: np.ndarray  # (L,) learners of one unit depend on each other
+
+    @property
+    def mean_x(self) -> np.ndarray:
+        """Where the learners are on average at each report, (R,)."""
+        return trimmed_mean(self.x)
 
 
-def pivot(table: dict[str, np.ndarray], name: str) -> Curve:
-    """A metric as reports by learners."""
+def pivot(table: Table, name: str, x: X = "steps") -> Curve:
+    """A metric of one run as reports by learners."""
+    return pooled([table], name, x)
+
+
+def pooled(tables: Sequence[Table], name: str, x: X = "steps", dependent: bool = False) -> Curve:
+    """A metric of several runs that report at the same steps: their learners, side by side.
+
+    As far as all of them have got. The learners of one run are a unit where they are `dependent`, each one
+    is where they are not.
+    """
+    steps = reduce(np.intersect1d, (np.unique(table["step"]) for table in tables))
+    if not len(steps):
+        raise ShoalError("these runs differ in the seed alone but report at different steps; plot each alone")
+    column = lambda which: np.hstack([_matrix(table, which, steps) for table in tables])
+    values = column(name)
+    num_learners = values.shape[1]
+    at = np.repeat(steps[:, None], num_learners, axis=1) if x == "steps" else column(x)
+    sizes = [table["learner"].max() + 1 for table in tables]
+    units = np.repeat(np.arange(len(tables)), sizes) if dependent else np.arange(num_learners)
+    return Curve(at, values, units)
+
+
+def _matrix(table: Table, name: str, steps: np.ndarray) -> np.ndarray:
+    """A column of a table as reports at these steps by learners, (R, L)."""
     if name not in table:
-        raise ShoalError(f"metrics.csv has no column {name}; it has {', '.join(table)}")
-    steps, report = np.unique(table["step"], return_inverse=True)
-    values = np.full((len(steps), table["learner"].max() + 1), np.nan)
-    values[report, table["learner"]] = table[name]
-    return Curve(steps, values)
+        raise ShoalError(unknown_metric(name, table))
+    present = np.isin(table["step"], steps)
+    found = np.full((len(steps), table["learner"].max() + 1), np.nan)
+    found[np.searchsorted(steps, table["step"][present]), table["learner"][present]] = table[name][present]
+    return found
 
 
-def mean_and_deviation(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation over the learners with a finite value, per report; NaN without any."""
-    known = np.isfinite(values)
-    number = np.where(known.any(axis=1), known.sum(axis=1), np.nan)
-    mean = np.where(known, values, 0).sum(axis=1) / number
-    spread = np.where(known, values - mean[:, None], 0)
-    return mean, np.sqrt((spread**2).sum(axis=1) / number)
+def unknown_metric(name: str, table: Table) -> str:
+    """What to say of a metric that a table does not have: the nearest names, or all of them.
+
+    >>> unknown_metric("los/value", {"loss/value": np.zeros(1), "entropy": np.zeros(1)})
+    'metrics.csv has no column los/value; did you mean loss/value?'
+    """
+    near = difflib.get_close_matches(name, table, n=3) or [column for column in table if name in column][:3]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(table)}"
+    return f"metrics.csv has no column {name}; {hint}"
 
 
-def speed(table: dict[str, np.ndarray]) -> Curve:
+def smooth(curve: Curve, window: int) -> Curve:
+    """Each learner's mean over its last `window` reports that have a value.
+
+    >>> curve = Curve(np.arange(3)[:, None], np.array([[1.0], [3.0], [8.0]]), np.arange(1))
+    >>> smooth(curve, 2).values.ravel().tolist()
+    [1.0, 2.0, 5.5]
+    """
+    if window < 1:
+        raise ShoalError(f"smooth takes at least 1 report, not {window}")
+    known = np.isfinite(curve.values)
+    present = np.where(known, curve.values, 0)
+    total, number = np.zeros(known.shape), np.zeros(known.shape)
+    for back in range(min(window, len(known))):
+        total[back:] += present[: len(known) - back]
+        number[back:] += known[: len(known) - back]
+    return curve._replace(values=total / np.where(number, number, np.nan))
+
+
+def speed(table: Table) -> Curve:
     """Environment steps per second of all learners, between one report and the next.
 
     Pairs of reports between which the clock went back, in a resumed run, are left out.
     """
     clock = pivot(table, "seconds")
-    seconds, steps = np.diff(clock.values[:, 0]), np.diff(clock.steps)
+    seconds, steps = np.diff(clock.values[:, 0]), np.diff(clock.x[:, 0])
     forward = seconds > 0
     rate = steps[forward] * clock.values.shape[1] / seconds[forward]
-    return Curve(clock.steps[1:][forward], rate[:, None])
-
-
-def plot_curve(axes, curve: Curve, color: str, label: str | None = None, thin: bool = True) -> None:
-    """Each learner as a thin line, their mean as a thick one, one standard deviation as a band."""
-    num_learners = curve.values.shape[1]
-    mean, deviation = mean_and_deviation(curve.values)
-    marker = "o" if len(curve.steps) == 1 else None
-    if num_learners > 1:
-        axes.fill_between(
-            curve.steps, mean - deviation, mean + deviation, color=color, alpha=0.18, linewidth=0
-        )
-    if thin and 1 < num_learners <= MANY_LINES:
-        names = ["each learner", *[None] * (num_learners - 1)]
-        axes.plot(curve.steps, curve.values, color=color, linewidth=0.6, alpha=0.45, label=names)
-    axes.plot(curve.steps, mean, color=color, linewidth=2, marker=marker, label=label)
-    count_axis(axes.xaxis)
-
-
-def plot_returns(figure, curve: Curve, title: str) -> None:
-    axes = figure.subplots()
-    num_learners = curve.values.shape[1]
-    mean_label = f"mean of {num_learners} learners ± 1 s.d." if num_learners > 1 else None
-    plot_curve(axes, curve, PALETTE[0], mean_label)
-    if not np.isfinite(curve.values).any():
-        axes.text(
-            0.5, 0.5, "no episode has ended yet", transform=axes.transAxes, ha="center", color="#777777"
-        )
-    axes.set(title=title, xlabel=steps_label(num_learners), ylabel="episode return")
-    if mean_label:
-        axes.legend(loc="best")
-
-
-def plot_comparison(figure, curves: dict[str, Curve]) -> None:
-    axes = figure.subplots()
-    many = {curve.values.shape[1] for curve in curves.values()} != {1}
-    for index, (label, curve) in enumerate(curves.items()):
-        plot_curve(axes, curve, PALETTE[index % len(PALETTE)], label, thin=False)
-    title = "mean over learners ± 1 s.d." if many else ""
-    axes.set(title=title, xlabel=steps_label(2 if many else 1), ylabel="episode return")
-    axes.legend(loc="best")
-
-
-def plot_panels(figure, curves: dict[str, Curve], title: str) -> None:
-    columns = min(3, len(curves))
-    panels = figure.subplots(-(-len(curves) // columns), columns, squeeze=False).ravel()
-    for axes, (name, curve) in zip(panels, curves.items(), strict=False):
-        plot_curve(axes, curve, PALETTE[0])
-        axes.set(title=name.replace("_", " "))
-        axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
-    for axes in panels[len(curves) :]:
-        axes.set_visible(False)
-    figure.suptitle(title, fontsize=11)
-    figure.supxlabel(steps_label(next(iter(curves.values())).values.shape[1]), fontsize=10)
-
-
-def plot_speed(figure, curve: Curve, title: str) -> None:
-    axes = figure.subplots()
-    plot_curve(axes, curve, PALETTE[2])
-    count_axis(axes.yaxis)
-    axes.set(title=title, xlabel="environment steps", ylabel="steps per second, all learners")
-    axes.set_ylim(bottom=0)
+    return Curve(clock.x[1:, :1][forward], rate[:, None], np.arange(1))

@@ -1,29 +1,34 @@
 """The plots of one or several runs."""
 
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.exchanges.builders import communication_graph
-from shoal.runs.config import from_settings, read_settings
 from shoal.runs.lineage import read_lineage
 from shoal.runs.metrics import read_metrics
-from shoal.runs.plots.curves import (
-    Curve,
-    pivot,
-    plot_comparison,
-    plot_panels,
-    plot_returns,
-    plot_speed,
-    speed,
-)
-from shoal.runs.plots.figure import write_figure
+from shoal.runs.plots.curves import Curve, Table, pivot, pooled, smooth, speed
+from shoal.runs.plots.figure import is_figure, panel_grid, write_figure
 from shoal.runs.plots.graph import plot_graph
+from shoal.runs.plots.groups import (
+    find_runs,
+    group_runs,
+    label_groups,
+    label_runs,
+    read_all,
+    read_config,
+    title_groups,
+    title_of,
+)
 from shoal.runs.plots.lineage import plot_lineage
+from shoal.runs.plots.panels import MANY_CURVES, CurveOptions, plot_metric, plot_panels, plot_speed
+from shoal.runs.plots.policy import plot_policy
+from shoal.training.config import TrainConfig
 from shoal.training.scores import best_learner
 
 DIAGNOSTICS = (
@@ -36,88 +41,144 @@ DIAGNOSTICS = (
     "learning_rate",
 )
 """Metrics in the figure of the losses, beside those whose names begin with `loss/`."""
+RETURN = "return_mean"
 
 
-def plot(runs: Sequence[Path], out: Path | None = None) -> list[Path]:
+@dataclass(frozen=True)
+class PlotOptions(CurveOptions):
+    """What is plotted, and how."""
+
+    metric: str | None = None
+    """Plot this column of metrics.csv alone."""
+    label: tuple[str, ...] = ()
+    """What the curves of a comparison are called, one for each, in their order."""
+    episode: bool = True
+    """Plot an episode of each run's best learner, and its policy and value over the state space."""
+    seed: int = 0
+    """The seed of the episode."""
+
+
+class Recorded(NamedTuple):
+    """What a run has recorded."""
+
+    table: Table
+    config: TrainConfig | None  # None where there is only a metrics.csv
+
+
+def plot(
+    runs: Sequence[Path | str], out: Path | str | None = None, options: PlotOptions | None = None
+) -> list[Path]:
     """Plots every run, and several runs in comparison; returns the files written.
 
-    A run's own figures go to RUN/plots: `returns.png`, `losses.png`, `together.png`, `graph.png`,
-    `lineage.png`, `speed.png`, each where the run has data for it. With several runs
-    `comparison.png` goes beside the first run's folder. With `out` everything goes there, a folder per
-    run if there are several.
+    `runs` are folders of runs, folders with runs below them, or patterns. Runs that differ in their seed
+    alone are one curve of the comparison.
+
+    A run's own figures go to RUN/plots: `returns.png`, `losses.png`, `together.png`, `team.png`, `graph.png`,
+    `lineage.png`, `speed.png`, each where the run has data for it, and those of `plot_policy`. With several
+    runs `comparison.png` goes beside the first run's folder. With `out` everything goes there, a folder per
+    run if there are several. Where `out` is a .png, .pdf or .svg, or a metric is chosen, there is one figure:
+    that metric, of all runs.
     """
-    if not runs:
+    options, out = options or PlotOptions(), Path(out) if out is not None else None
+    recorded = read_all(find_runs(runs), lambda run: Recorded(read_metrics(run), read_config(run)))
+    if not recorded:
         raise ShoalError("nothing to plot: give the folder of at least one run")
-    folders = destinations(runs, out)
-    tables = {run: read_metrics(run) for run in folders}
-    labels = _labels(list(tables))
+    if (out and is_figure(out)) or options.metric:
+        return [_plot_one_figure(recorded, out, options)]
     written = []
-    for run, table in tables.items():
-        written += _plot_run(table, labels[run], folders[run])
-        written += _graph_figures(run, folders[run])
-        written += _lineage_figure(run, pivot(table, "return_mean"), folders[run])
-    if len(tables) > 1:
-        curves = {labels[run]: pivot(table, "return_mean") for run, table in tables.items()}
-        comparison = (Path(runs[0]).resolve().parent if out is None else Path(out)) / "comparison.png"
-        written.append(write_figure(comparison, lambda figure: plot_comparison(figure, curves)))
+    for run, folder in destinations(list(recorded), out).items():
+        written += _plot_run(run, recorded[run], folder, options)
+        written += plot_policy(run, folder, options.seed) if options.episode else []
+    if len(recorded) > 1:
+        written.append(_plot_one_figure(recorded, out, options))
     return written
 
 
 def destinations(runs: Sequence[Path], out: Path | None = None) -> dict[Path, Path]:
     """Where the figures of each run go."""
-    labels = _labels(list(dict.fromkeys(Path(run) for run in runs)))
+    labels = label_runs(list(runs))
     if out is None:
         return {run: run / "plots" for run in labels}
-    return {run: Path(out) / (label if len(labels) > 1 else "") for run, label in labels.items()}
+    return {run: out / (label if len(labels) > 1 else "") for run, label in labels.items()}
 
 
-def _labels(runs: list[Path]) -> dict[Path, str]:
-    """The folder's name, with its parent's where two runs share it."""
-    names = [run.resolve().name for run in runs]
-    shared = Counter(names)
-    return {
-        run: name if shared[name] == 1 else f"{run.resolve().parent.name}-{name}"
-        for run, name in zip(runs, names, strict=True)
+def _plot_one_figure(recorded: dict[Path, Recorded], out: Path | None, options: PlotOptions) -> Path:
+    """One metric of all runs: runs that differ in the seed alone are one curve."""
+    groups = label_groups(group_runs({run: one.config for run, one in recorded.items()}), options.label)
+    metric = options.metric or RETURN
+    curves = {
+        label: smooth(
+            pooled([recorded[run].table for run in group.runs], metric, options.x, group.dependent),
+            options.smooth,
+        )
+        for label, group in groups.items()
     }
+    plot_on = partial(plot_metric, curves=curves, metric=metric, options=options, title=title_groups(groups))
+    size = (9.6, 4.4) if len(curves) > MANY_CURVES else (6.4, 4.0)
+    return write_figure(_path_of_one_figure(list(recorded), out, options), plot_on, size)
 
 
-def _plot_run(table: dict[str, np.ndarray], label: str, folder: Path) -> list[Path]:
-    returns, rates = pivot(table, "return_mean"), speed(table)
+def _path_of_one_figure(runs: list[Path], out: Path | None, options: PlotOptions) -> Path:
+    """The file of a single figure: `out` itself, or in that folder a name after the metric."""
+    if out and is_figure(out):
+        return out
+    metric = (options.metric or "").replace("/", "_")
+    if len(runs) == 1:
+        return (out or runs[0] / "plots") / f"{metric}.png"
+    name = "_".join(["comparison", *[metric] * bool(metric)])
+    return (out or runs[0].resolve().parent) / f"{name}.png"
+
+
+def _plot_run(run: Path, recorded: Recorded, folder: Path, options: PlotOptions) -> list[Path]:
+    """All figures of one run."""
+    table, config = recorded
+    title = title_of(config, run.resolve().name)
+    written = [_returns_figure(table, folder, title, options), *_panel_figures(table, folder, title, options)]
+    if len((rates := speed(table)).values) > 1:
+        written.append(write_figure(folder / "speed.png", partial(plot_speed, curve=rates, title=title)))
+    written += _graph_figures(config, folder) if config else []
+    return written + _lineage_figure(run, pivot(table, RETURN), folder, title)
+
+
+def _returns_figure(table: Table, folder: Path, title: str, options: PlotOptions) -> Path:
+    curves = {"": smooth(pivot(table, RETURN, options.x), options.smooth)}
+    plot_on = partial(plot_metric, curves=curves, metric=RETURN, options=options, title=title)
+    return write_figure(folder / "returns.png", plot_on)
+
+
+def _panel_figures(table: Table, folder: Path, title: str, options: PlotOptions) -> list[Path]:
+    """The figures of several metrics, each where it has any."""
     beginning = lambda *prefixes: [name for name in table if name.startswith(prefixes)]
     panels = {
         "losses": beginning("loss/") + [name for name in DIAGNOSTICS if name in table],
         "together": beginning("disagreement/", "exchange/", "privacy/epsilon"),
         "team": beginning("return_agent", "return_team", "win_rate_team"),
     }
-    written = [write_figure(folder / "returns.png", lambda figure: plot_returns(figure, returns, label))]
-    for title, names in panels.items():
+    written = []
+    for file, names in panels.items():
         known = [name for name in names if np.isfinite(table[name]).any() and table[name].any()]
-        curves = {name: pivot(table, name) for name in known}
+        curves = {name: smooth(pivot(table, name, options.x), options.smooth) for name in known}
         if curves:
-            size = (4.0 * min(3, len(curves)), 2.7 * -(-len(curves) // 3) + 0.3)
-            plot_on = partial(plot_panels, curves=curves, title=label)
-            written.append(write_figure(folder / f"{title}.png", plot_on, size))
-    if len(rates.steps) > 1:
-        written.append(write_figure(folder / "speed.png", lambda figure: plot_speed(figure, rates, label)))
+            rows, columns = panel_grid(len(curves))
+            size = (4.0 * columns, 2.7 * rows + 0.5)
+            plot_on = partial(plot_panels, curves=curves, options=options, title=title)
+            written.append(write_figure(folder / f"{file}.png", plot_on, size))
     return written
 
 
-def _graph_figures(run: Path, folder: Path) -> list[Path]:
+def _graph_figures(config: TrainConfig, folder: Path) -> list[Path]:
     """The communication graphs of a run, where its exchanges have any."""
-    if not (run / "config.yaml").is_file():
-        return []
-    config = from_settings(read_settings(run / "config.yaml"))
     graphs = [communication_graph(exchange, config.learners, config.seed) for exchange in config.exchanges]
     known = [graph for graph in graphs if graph is not None]
     name = lambda index: f"graph_{index}.png" if index else "graph.png"
     return [plot_graph(graph, folder / name(index)) for index, graph in enumerate(known)]
 
 
-def _lineage_figure(run: Path, returns: Curve, folder: Path) -> list[Path]:
+def _lineage_figure(run: Path, returns: Curve, folder: Path, title: str) -> list[Path]:
     """The lineage of a run, where it has one."""
     if not (run / "lineage.csv").is_file():
         return []
     lineage, best = read_lineage(run), best_learner(returns.values[-1])
-    size = (8.0, 3.0 + 1.8 * len(lineage.hypers))
-    plot_on = partial(plot_lineage, lineage=lineage, best=best, end=int(returns.steps[-1]))
+    size = (8.0, 3.6 + 1.7 * len(lineage.hypers))
+    plot_on = partial(plot_lineage, lineage=lineage, best=best, end=int(returns.mean_x[-1]), title=title)
     return [write_figure(folder / "lineage.png", plot_on, size)]
