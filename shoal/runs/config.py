@@ -15,6 +15,8 @@ from shoal.training.config import TrainConfig
 
 RUN = groups.types(TrainConfig).keys() - {"algo", "exchanges"}
 EXCHANGE = groups.types(ExchangeConfig).keys()
+LENGTHS = ("steps", "anneal_to")
+"""Settings that may change while a run goes on."""
 
 
 def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
@@ -120,9 +122,9 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
-    """The differences of two configurations, as `name: old -> new`; `steps` is none."""
+    """The differences of two configurations, as `name: old -> new`; `LENGTHS` are none."""
     before, after = to_settings(old), to_settings(new)
-    names = (k for k in before | after if k != "steps" and before.get(k) != after.get(k))
+    names = (k for k in before | after if k not in LENGTHS and before.get(k) != after.get(k))
     brief = lambda value: shorten(str(value), 60, placeholder=" ...")
     return [f"{name}: {brief(before.get(name))} -> {brief(after.get(name))}" for name in names]
 

@@ -2,8 +2,10 @@
 
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,6 +92,8 @@ def open_session(
     found = run_on_first(lambda: None if clobber else find_checkpoint(folder, config))
     if found and found["iteration"] >= config.num_iterations:
         return Finished(folder, config.steps_after(found["iteration"]), read_summary(folder))
+    if found and config.anneal_to is None:
+        config = keep_annealing(config, found["anneal_to"])
     trainer = make_trainer(config, recipe=recipe, mesh=devices, start=found["iteration"] if found else 0)
     lock = FolderLock()
     run_on_first(lambda: prepare_folder(folder, lock, config, clobber))
@@ -102,14 +106,35 @@ def open_session(
 
 
 def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
-    """The record of the newest checkpoint there; an error if its run has other settings."""
+    """The record of the newest checkpoint there and the step its run is annealed to; None without one.
+
+    An error if the run there has other settings.
+    """
     saved = folder / "config.yaml"
-    if saved.exists() and (changes := differences(from_settings(read_settings(saved)), config)):
+    old = from_settings(read_settings(saved)) if saved.exists() else config
+    if changes := differences(old, config):
         raise ShoalError(
             f"{folder} holds a run with other settings ({'; '.join(changes)}); "
             "use --out for another folder, or --clobber to start over"
         )
-    return checkpoint.newest_meta(folder / "checkpoints")
+    meta = checkpoint.newest_meta(folder / "checkpoints")
+    return meta and meta | {"anneal_to": old.anneal_to or old.steps}
+
+
+def keep_annealing(config: TrainConfig, anneal_to: int) -> TrainConfig:
+    """The settings of a run that goes on, annealed as it began; says so where that ends before the run."""
+    if anneal_to == config.steps:
+        return config
+    config = replace(config, anneal_to=anneal_to)
+    if config.num_annealed < config.num_iterations and config.algo.anneals and rank() == 0:
+        several = len(config.algo.anneals) > 1
+        are, keep = ("are", "keep their end values") if several else ("is", "keeps its end value")
+        warnings.warn(
+            f"{' and '.join(config.algo.anneals)} {are} annealed to step {anneal_to:,} and then {keep}; "
+            "--anneal-to N changes that",
+            RuntimeWarning,
+        )
+    return config
 
 
 def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber: bool) -> None:

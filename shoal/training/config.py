@@ -31,6 +31,9 @@ class TrainConfig:
     """The learner's settings."""
     steps: int = 100_000
     """Environment steps per learner, rounded up to whole rollouts."""
+    anneal_to: int | None = None
+    """The step at which annealing and schedules over the run reach their end; after it they keep that value.
+    Unless given it is `steps`, of a run that is continued the `steps` it began with."""
     learners: int = 1
     """How many learners train, each with its own seed."""
     seed: int = 1
@@ -62,6 +65,8 @@ class TrainConfig:
     def __post_init__(self):
         check_at_least(self, 1, "steps", "learners", "reports", "frame_stack")
         check_at_least(self, 0, "seed", "first_member", "env_spread")
+        if self.anneal_to is not None:
+            check_at_least(self, 1, "anneal_to")
         if "frame_stack" in self.env_options:
             raise ShoalError("frame_stack is not an option of the environment; use --frame-stack N")
         if self.env_spread and self.env_params is not None:
@@ -115,6 +120,11 @@ class TrainConfig:
     def num_iterations(self) -> int:
         """Rollouts, and updates, in the run."""
         return -(-self.steps // self.algo.rollout_size)
+
+    @property
+    def num_annealed(self) -> int:
+        """Updates until annealing and schedules over the run reach their end."""
+        return -(-(self.anneal_to or self.steps) // self.algo.rollout_size)
 
     @property
     def report_every(self) -> int:

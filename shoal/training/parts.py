@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 import jax
 import numpy as np
+from jax import Array
 from jax.sharding import Mesh
 
 from shoal.distributed.mesh import make_mesh, read_shape
@@ -40,10 +41,15 @@ def make_learner(
     network: NetworkMaker | None = None,
     shards: int = 1,
     maker: LearnerMaker | None = None,
+    num_updates: Array | None = None,
 ) -> Learner:
-    """One learner of a run, its environments divided over `shards` devices."""
+    """One learner of a run, its environments divided over `shards` devices.
+
+    `num_updates` are those that annealing takes; the settings' unless given.
+    """
     axes = ("learners", "group") if config.shares_gradients else ()
-    context = LearnerContext(config.num_iterations, axes, shards, network)
+    annealed = config.num_annealed if num_updates is None else num_updates
+    context = LearnerContext(annealed, axes, shards, network)
     return maker(spec, context) if maker else make_registered(config.algo, spec, context)
 
 

@@ -212,11 +212,14 @@ def test_a_crash_keeps_what_was_reached_and_shows_the_environments_traceback(alg
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default:learning_rate")
 def test_a_run_whose_critic_has_layers_of_its_own_goes_on(capsys):
     arguments = ["train", "CartPole-v1", *SMALL, "--critic-hidden", "4", "5", "--out", "run"]
     assert shoal(*arguments, "--steps", "64") == 0
     assert shoal(*arguments, "--steps", "128") == 0
-    assert "done after 128 steps" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "done after 128 steps" in printed.out
+    assert "shoal: warning: learning_rate and clip_coef are annealed to step 64 and then keep" in printed.err
 
 
 def test_a_learner_that_is_not_there(run, capsys):
