@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shoal.cli import cache, show
+from shoal.cli import show
 from shoal.cli.arguments import RunFolder, read_arguments
 from shoal.runs.run import load
 from shoal.training.evaluate import Evaluation
@@ -43,7 +43,6 @@ class Eval:
 def main(arguments: list[str]) -> int:
     """Print the returns of a run's learners."""
     options = read_arguments(Eval, "shoal eval", arguments)
-    cache.cache_compilations()
     if options.json:
         with show.stdout_to_stderr():
             evaluations = _evaluate(options)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shoal.cli import cache, show
+from shoal.cli import show
 from shoal.cli.arguments import RunFolder, read_arguments
 from shoal.runs.progress import format_return
 from shoal.runs.run import load
@@ -42,7 +42,6 @@ class Play:
 def main(arguments: list[str]) -> int:
     """Write or show one episode."""
     options = read_arguments(Play, "shoal play", arguments)
-    cache.cache_compilations()
     played = load(options.run).play(
         options.learner, options.checkpoint, sampled=options.sampled, seed=options.seed, steps=options.steps
     )

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import tyro
 
-from shoal.cli import cache
 from shoal.cli.arguments import read_arguments
 from shoal.errors import ShoalError
 from shoal.runs.plots.policy import plot_policy
@@ -34,7 +33,6 @@ def main(arguments: list[str]) -> int:
     options = read_arguments(Plot, "shoal plot", arguments)
     if not options.runs:
         raise ShoalError("no run is given; try shoal plot runs/CartPole-v1__ppo__s1")
-    cache.cache_compilations()
     for path in plot(options.runs, options.out):
         print(path)
     if options.episode:

@@ -1,5 +1,6 @@
 """A run's settings as mappings and as a yaml file, and the differences of two runs."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import shorten
@@ -79,7 +80,7 @@ def _exchange(settings: Mapping[str, Any]) -> ExchangeConfig:
 
 def to_settings(config: TrainConfig) -> dict[str, Any]:
     """Every setting by dotted name, as `from_settings` reads it back."""
-    run = {name: getattr(config, name) for name in groups.types(TrainConfig) if name in RUN}
+    run = {name: groups.get(config, name) for name in groups.types(TrainConfig) if name in RUN}
     head = {"env": run.pop("env"), "algo": name_of(config.algo)}
     return head | run | groups.flatten(config.algo) | _exchange_settings(config.exchanges)
 
@@ -136,7 +137,7 @@ def default_folder(config: TrainConfig) -> Path:
     'runs/CartPole-v1__ppo__s1__L8'
     """
     settings = to_settings(config)
-    parts = [config.env.replace(":", "-").replace("/", "-"), settings["algo"], f"s{config.seed}"]
+    parts = [re.sub(r"[^\w.]+", "-", config.env).strip("-"), settings["algo"], f"s{config.seed}"]
     parts += [f"L{config.learners}"] if config.learners > 1 else []
     parts += [f"m{config.first_member}"] if config.first_member else []
     parts += [f"spread{config.env_spread:g}"] if config.env_spread else []

@@ -23,9 +23,9 @@ from shoal.distributed.processes import (
     run_on_first,
 )
 from shoal.envs.adapters.host import EnvironmentCrashed
-from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.runs import checkpoint, saving
+from shoal.runs.cache import cache_compilations
 from shoal.runs.config import (
     default_folder,
     differences,
@@ -37,6 +37,7 @@ from shoal.runs.config import (
 from shoal.runs.divergence import DivergenceCheck, has_finite_loss
 from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.metrics import read_summary, write_summary
+from shoal.runs.own import NO_PARTS, OwnParts
 from shoal.runs.signals import stop_signals
 from shoal.runs.writer import RunWriter, speeds
 from shoal.training.config import TrainConfig
@@ -79,13 +80,15 @@ def open_session(
     *,
     mesh: str | None = None,
     profile: bool = False,
+    own: OwnParts = NO_PARTS,
 ) -> Session | Finished:
     """Begin a run in its folder, or resume it from its newest checkpoint; `Finished` if it is complete.
 
     Of several processes the first one reads and writes the folder.
     """
+    cache_compilations()
     config.check()
-    recipe = make(config.env, **config.options)
+    recipe = own.recipe(config)
     folder = Path(folder or default_folder(config))
     devices = mesh_for(config, recipe.spec, mesh)
     connect()
@@ -94,7 +97,8 @@ def open_session(
         return Finished(folder, config.steps_after(found["iteration"]), read_summary(folder))
     if found and config.anneal_to is None:
         config = keep_annealing(config, found["anneal_to"])
-    trainer = make_trainer(config, recipe=recipe, mesh=devices, start=found["iteration"] if found else 0)
+    start = found["iteration"] if found else 0
+    trainer = make_trainer(config, recipe=recipe, mesh=devices, start=start, **own.trained)
     lock = FolderLock()
     run_on_first(lambda: prepare_folder(folder, lock, config, clobber))
     state, timed = trainer.init(), Profile() if profile else None
@@ -123,10 +127,10 @@ def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
 
 def keep_annealing(config: TrainConfig, anneal_to: int) -> TrainConfig:
     """The settings of a run that goes on, annealed as it began; says so where that ends before the run."""
-    if anneal_to == config.steps:
+    kept = replace(config, anneal_to=anneal_to)
+    if kept.num_annealed == config.num_annealed:
         return config
-    config = replace(config, anneal_to=anneal_to)
-    if config.num_annealed < config.num_iterations and config.algo.anneals and rank() == 0:
+    if kept.num_annealed < kept.num_iterations and config.algo.anneals and rank() == 0:
         several = len(config.algo.anneals) > 1
         are, keep = ("are", "keep their end values") if several else ("is", "keeps its end value")
         warnings.warn(
@@ -134,7 +138,7 @@ def keep_annealing(config: TrainConfig, anneal_to: int) -> TrainConfig:
             "--anneal-to N changes that",
             RuntimeWarning,
         )
-    return config
+    return kept
 
 
 def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber: bool) -> None:
@@ -245,10 +249,15 @@ def finish_session(session: Session, report: Report) -> Finished:
 
 def save_report(session: Session, report: Report) -> None:
     """Write a checkpoint of everything the run needs to resume."""
+    save_into(session.folder, report)
+
+
+def save_into(folder: Path, report: Report) -> None:
+    """The same, of a report in any folder."""
     meta = {
         "iteration": report.iteration,
         "score": top_score(report),
         "scores": report.metrics["return_mean"],
         "clock": report.clock._asdict(),
     }
-    saving.save(session.trainer, report.state, session.folder, report.step, meta)
+    saving.save(report.trainer, report.state, folder, report.step, meta)

@@ -16,6 +16,18 @@ AlgorithmConfig: TypeAlias = Any
 
 
 @dataclass(frozen=True)
+class OwnConfig:
+    """Parts of your own, each by its import path MODULE:NAME."""
+
+    network: str | None = None
+    """A function that makes the network (ppo): (key, spec, number of outputs) -> module."""
+    learner: str | None = None
+    """A function that makes the learner, instead of the algorithm's: (spec, context) -> Learner."""
+    exchange: str | None = None
+    """An `Exchange`, used as it is; --exchange MODULE:FUNCTION makes one from the settings."""
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """A run: everything that decides its numbers.
 
@@ -26,7 +38,8 @@ class TrainConfig:
     """
 
     env: str
-    """Environment id, e.g. CartPole-v1; jax:, envpool: or gym: before it forces a backend."""
+    """Environment id, e.g. CartPole-v1; jax:, envpool: or gym: before it forces a backend. MODULE:NAME is one
+    of your own."""
     algo: AlgorithmConfig = field(default_factory=PPOConfig)
     """The learner's settings."""
     steps: int = 100_000
@@ -61,6 +74,8 @@ class TrainConfig:
     takes those of the ancestors of a population's best learner."""
     exchanges: tuple[ExchangeConfig, ...] = ()
     """How the learners learn together."""
+    own: OwnConfig = field(default_factory=OwnConfig)
+    """Parts of your own, each by its import path MODULE:NAME."""
 
     def __post_init__(self):
         check_at_least(self, 1, "steps", "learners", "reports", "frame_stack")

@@ -1,6 +1,6 @@
 """Evaluation: returns of every learner, greedy unless asked otherwise, one whole episode per environment."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from shoal.distributed.mesh import BY_LEARNER, REPLICATED, make_mesh, on_each_device
 from shoal.envs.adapters.host import raise_crash
@@ -30,6 +30,8 @@ CHUNK = 64
 """Steps of one call of the compiled program."""
 MAX_STEPS = 1_000_000
 """The longest episode, where the environment sets no limit."""
+KEPT = 8
+"""How many evaluations keep their compiled programs."""
 OWN = "own"
 """The name of a learner's own world."""
 
@@ -40,6 +42,17 @@ class FirstEpisodes(NamedTuple):
     done: Array  # (L, E)
     returns: Array  # (L, E) or (L, E, A)
     lengths: Array  # (L, E)
+
+
+class Programs(NamedTuple):
+    """An evaluation's compiled programs, and the environments that they step."""
+
+    env: Env
+    reset: Callable[[Array, Tree], tuple[EnvStates, FirstEpisodes]]
+    play: Callable[..., tuple[Tree, EnvStates, FirstEpisodes]]
+
+
+_programs: dict[tuple, Programs] = {}
 
 
 class Evaluation(NamedTuple):
@@ -89,7 +102,7 @@ def play_episodes(
     Every environment plays exactly one episode, so short episodes do not count more than long ones.
     `params` are the worlds, (L, episodes) per leaf; the default one unless given.
     """
-    return next(_evaluations(recipe, set_sampling(learner, sampled), cohort, episodes, seed, [params]))
+    return next(_evaluations(recipe, learner, sampled, cohort, episodes, seed, [params]))
 
 
 def evaluate_worlds(
@@ -106,7 +119,7 @@ def evaluate_worlds(
     `names` are the learners' numbers; one without a number, such as "mean", has no world of its own.
     """
     episodes = jax.tree.leaves(worlds)[0].shape[1]
-    played = _evaluations(recipe, set_sampling(learner, sampled), cohort, episodes, seed, worlds.values())
+    played = _evaluations(recipe, learner, sampled, cohort, episodes, seed, worlds.values())
     scores = dict(zip(worlds, played, strict=True))
     return [
         summarise(name, returns[i], lengths[i], world, recipe.spec)
@@ -187,6 +200,7 @@ def summarise(
 def _evaluations(
     recipe: EnvRecipe,
     learner: Learner,
+    sampled: bool,
     cohort: LearnerState,
     episodes: int,
     seed: int,
@@ -196,20 +210,17 @@ def _evaluations(
     num_learners = jax.tree.leaves(cohort)[0].shape[0]
     mesh = make_mesh(num_learners, parallel=recipe.spec.parallel)
     seeds = np.random.SeedSequence([seed, 7]).generate_state(num_learners * episodes)
-    env = recipe.build(seeds.reshape(mesh.shape["learners"], -1), False)
+    programs = find_programs(recipe, learner, sampled, mesh, seeds.reshape(mesh.shape["learners"], -1))
     key_reset, key_play = jax.random.split(jax.random.key(seed))
     reset_keys = jax.random.split(key_reset, (num_learners, episodes))
     play_keys = jax.random.split(key_play, num_learners)  # a learner's own, whatever device it is on
-    reset = jax.jit(on_each_device(mesh, partial(_begin, env), BY_LEARNER, BY_LEARNER))
-    specs = (REPLICATED, *[BY_LEARNER] * 5)
-    play = jax.jit(on_each_device(mesh, partial(_play, env, learner), specs, BY_LEARNER))
     cohort = jax.vmap(lambda state: learner.for_evaluation(state, episodes))(cohort)
     cohort = jax.device_put(cohort, NamedSharding(mesh, BY_LEARNER))  # it may come from other devices
 
     def finish(envs: EnvStates, played: FirstEpisodes) -> tuple[np.ndarray, np.ndarray]:
         private, models = cohort.private, cohort._replace(private=())
         for chunk in range(MAX_STEPS // CHUNK):
-            private, envs, played = play(np.int32(chunk), play_keys, models, private, envs, played)
+            private, envs, played = programs.play(np.int32(chunk), play_keys, models, private, envs, played)
             done = np.all(played.done)
             raise_crash()
             if done:
@@ -220,7 +231,29 @@ def _evaluations(
 
     for params in worlds:
         check_params(recipe.spec, params, (num_learners, episodes))
-        yield finish(*reset(reset_keys, params))
+        yield finish(*programs.reset(reset_keys, params))
+
+
+def find_programs(
+    recipe: EnvRecipe, learner: Learner, sampled: bool, mesh: Mesh, seeds: np.ndarray
+) -> Programs:
+    """The programs of a learner in an environment; the last `KEPT` are kept, so that they compile once."""
+    key = (recipe.build, learner.draw, learner.act, learner.for_evaluation, sampled, mesh, seeds.shape)
+    found = _programs.pop(key, None)
+    if found and found.env.renew:
+        found.env.renew(seeds)
+    else:
+        env, player = recipe.build(seeds, False), set_sampling(learner, sampled)
+        specs = (REPLICATED, *[BY_LEARNER] * 5)
+        found = Programs(
+            env,
+            reset=jax.jit(on_each_device(mesh, partial(_begin, env), BY_LEARNER, BY_LEARNER)),
+            play=jax.jit(on_each_device(mesh, partial(_play, env, player), specs, BY_LEARNER)),
+        )
+    _programs[key] = found
+    for old in list(_programs)[:-KEPT]:
+        del _programs[old]
+    return found
 
 
 def _begin(env: Env, keys: Array, params: Tree | None) -> tuple[EnvStates, FirstEpisodes]:

@@ -36,7 +36,14 @@ from shoal.training.iteration import (
     state_spec,
     update_stage,
 )
-from shoal.training.parts import LearnerMaker, env_seeds, make_exchange_for, make_learner, mesh_for
+from shoal.training.parts import (
+    LearnerMaker,
+    env_seeds,
+    imported,
+    make_exchange_for,
+    make_learner,
+    mesh_for,
+)
 from shoal.training.scores import disagreement
 from shoal.types import EnvRecipe, Exchange, Rollout, Tree
 
@@ -129,11 +136,13 @@ def make_parts(
     independent = made.grouped and not config.shares_gradients
     on_device = config.learners // devices.shape["learners"]
     group = group_size(devices, config.learners) if independent else on_device
+    exchange = exchange or imported(config.own.exchange)
     exchange = exchange or make_exchange_for(config, made, recipe.spec, devices, group)
     seeds = to_device_order(env_seeds(config, start), devices)
     env = recipe.build(local_envs(seeds, devices), False)
     if config.hard_resets and env.restart is None:
         raise ShoalError(f"{config.env} cannot start new episodes at any time; leave hard_resets out")
     # One of the user's own may compute with the number while it is made, so it is made once.
-    learner_for = (lambda _: made) if learner else lambda horizon: make_one(num_updates=horizon)
+    is_own = learner or config.own.learner
+    learner_for = (lambda _: made) if is_own else lambda horizon: make_one(num_updates=horizon)
     return Parts(config, recipe, env, made, exchange, devices, group, learner_for)

@@ -63,7 +63,6 @@ gymnasium.register("tests/Faulty-v0", entry_point=Faulty)
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.cli.cache.cache_compilations", lambda: None)  # the tests have their own cache
     monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
 
 

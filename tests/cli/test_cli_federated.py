@@ -29,7 +29,6 @@ FIELDS = "learner episodes return_mean return_std return_min return_max length_m
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.cli.cache.cache_compilations", lambda: None)  # the tests have their own cache
     monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
     Path("m.json").write_text(json.dumps(MATRIX))
 
