@@ -53,11 +53,13 @@ def all_groups(config: TrainConfig) -> dict[str, Group]:
     """Every setting, in groups by name."""
     algo = name_of(config.algo)
     output = list(flags_of(Output))
-    run = [*flags_of(Start), *output[:2], *flags_of(TrainConfig)]
-    found = {"run": Group("The run: its size, its environment, its folder.", run)}
-    found |= _groups_of(type(config.algo), algo, f"Every setting of {algo} that is in no group.")
+    run = _groups_of(TrainConfig, "run", "The run: its size, its environment, its folder.")
+    run["run"].names[:0] = [*flags_of(Start), *output[:2]]
+    found = {"run": run.pop("run")} | _groups_of(
+        type(config.algo), algo, f"Every setting of {algo} that is in no group."
+    )
     found |= _groups_of(ExchangeConfig, "exchange", "How learners learn together.")
-    return found | {"devices": Group("Devices, processes, timing.", output[2:])}
+    return found | run | {"devices": Group("Devices, processes, timing.", output[2:])}
 
 
 def _groups_of(cls: type, title: str, about: str) -> dict[str, Group]:

@@ -28,7 +28,8 @@ def own_recipe(env: Any, name: str, options: dict[str, Any]) -> EnvRecipe:
         return from_jax(made._replace(spec=replace(made.spec, **limit)))
     if not isinstance(made, import_gymnasium().Env):
         raise ShoalError(
-            f"{made!r} is no environment; give a JaxEnv, or a gymnasium.Env, its class or a function that makes it"
+            f"{made!r} is no environment; give a JaxEnv, or a gymnasium.Env, its class or a function "
+            "that makes it"
         )
     if callable(env):
         made.close()
