@@ -11,9 +11,10 @@ from shoal.learners.td3 import TD3Config, td3
 from shoal.nets.actor_critic import actor_critic
 from shoal.runs.policy import Policy
 from shoal.runs.presets import preset
+from shoal.runs.reports import save, train
 from shoal.runs.run import Run, evaluate, load, run
 from shoal.training.config import TrainConfig
-from shoal.training.loop import Report, train
+from shoal.training.loop import Report
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, MultiBinary, MultiDiscrete
 
 __version__ = "0.1.0"
@@ -47,6 +48,7 @@ __all__ = [
     "register",
     "run",
     "sac",
+    "save",
     "td3",
     "train",
 ]

@@ -3,10 +3,13 @@
 import importlib
 import os
 import sys
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
-from shoal.errors import ShoalError
+from shoal.errors import NotFound, ShoalError
+
+SCRIPTS = ("__main__", "__mp_main__")
+"""The names of the program itself among the modules."""
 
 
 def import_attribute(path: str) -> Any:
@@ -18,8 +21,27 @@ def import_attribute(path: str) -> Any:
     module, _, name = path.partition(":")
     found = import_user_module(module, path)
     if name not in vars(found):
-        raise ShoalError(f"{path}: module {module} has no {name!r}; write MODULE:NAME")
+        raise NotFound(f"{path}: module {module} has no {name!r}; write MODULE:NAME")
     return vars(found)[name]
+
+
+def import_path(thing: Any) -> str:
+    """The MODULE:NAME by which a module has something; where none has it, a description in the same form.
+
+    A lambda, what a function defines and a notebook's definitions cannot be imported elsewhere. An object
+    that no module names is described by its class, `MODULE:CLASS()`.
+
+    >>> import_path(import_path), import_path(object())
+    ('shoal.imports:import_path', 'builtins:object()')
+    """
+    kind = thing if isinstance(thing, FunctionType | type) else type(thing)
+    others = sorted(sys.modules, key=lambda name: name in SCRIPTS)  # which may import it from elsewhere
+    for name in (kind.__module__, *others):
+        module = sys.modules.get(name)
+        for attribute, value in list(vars(module).items()) if isinstance(module, ModuleType) else []:
+            if value is thing:
+                return f"{name}:{attribute}"
+    return f"{kind.__module__}:{kind.__qualname__}{'()' * (kind is not thing)}"
 
 
 def import_user_module(module: str, wanted_by: str) -> ModuleType:
@@ -33,7 +55,7 @@ def import_user_module(module: str, wanted_by: str) -> ModuleType:
             raise ShoalError(
                 f"{wanted_by}: module {module} needs {error.name}, which is not installed; install it"
             ) from error
-        raise ShoalError(f"{wanted_by}: no module {module!r} here or among the installed packages") from error
+        raise NotFound(f"{wanted_by}: no module {module!r} here or among the installed packages") from error
     except Exception as error:
         raise ShoalError(
             f"{wanted_by}: importing {module} raised {type(error).__name__}: {' '.join(str(error).split())}"

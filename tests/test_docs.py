@@ -69,7 +69,6 @@ def in_folder(tmp_path, monkeypatch):
     import gymnasium
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.cli.cache.cache_compilations", lambda: None)  # tests have their own cache
     before = [(registry, dict(registry)) for registry in (gymnasium.registry, ALGORITHMS, SUITES)]
     yield tmp_path
     for registry, kept in before:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shoal.cli import cache, show
+from shoal.cli import show
 from shoal.cli.arguments import RunFolder, choose_run, read_arguments
 from shoal.runs.catalogue import find_run
 from shoal.runs.run import load
@@ -45,7 +45,6 @@ class Eval:
 def main(arguments: list[str]) -> int:
     """Print the returns of a run's learners."""
     options = read_arguments(Eval, "shoal eval", arguments)
-    cache.cache_compilations()
     if options.json:
         with show.stdout_to_stderr():
             evaluations = _evaluate(options)

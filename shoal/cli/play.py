@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.cli import cache, show
+from shoal.cli import show
 from shoal.cli.arguments import RunFolder, choose_run, read_arguments
 from shoal.runs.progress import format_return
 from shoal.runs.run import load, write_film
@@ -41,7 +41,6 @@ def main(arguments: list[str]) -> int:
     """Write or show one episode."""
     options = read_arguments(Play, "shoal play", arguments)
     run = choose_run(options.run)
-    cache.cache_compilations()
     played = load(run).play(
         options.learner, options.checkpoint, sampled=options.sampled, seed=options.seed, steps=options.steps
     )

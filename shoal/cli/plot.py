@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from shoal.cli import cache
 from shoal.cli.arguments import choose_run, read_arguments
+from shoal.runs.cache import cache_compilations
 from shoal.runs.plots.run import PlotOptions, plot
 
 
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     """Write the plots."""
     options = read_arguments(Plot, "shoal plot", arguments)
     runs = options.runs or (choose_run(None),)
-    cache.cache_compilations()
+    cache_compilations()
     for path in plot(runs, options.out, options):
         print(path)
     return 0

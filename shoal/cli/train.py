@@ -2,7 +2,7 @@
 
 import sys
 
-from shoal.cli import cache, show
+from shoal.cli import show
 from shoal.cli.flags import Output, read_start
 from shoal.cli.help_pages import help_page
 from shoal.cli.parse import read_run
@@ -25,7 +25,6 @@ def main(arguments: list[str]) -> int:
     process = process_of(output) or read_launcher()
     if output.processes > 1 and not process:
         return launch.launch([sys.executable, "-m", "shoal.cli", "train", *arguments], output.processes)
-    cache.cache_compilations()
     if not process:
         return run(config, output, milestones)
     if launch.was_launched():

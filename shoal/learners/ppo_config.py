@@ -143,6 +143,12 @@ class PPOConfig:
         return {name: switch for name, switch in ANNEALED.items() if getattr(self, switch)}
 
     @property
+    def anneals(self) -> list[str]:
+        """The hyperparameters that change over the whole run."""
+        over_run = [schedule.name for schedule in self.plan if schedule.updates is None]
+        return [*over_run, *(["kl_coef"] if self.objective == "mdpo" else [])]
+
+    @property
     def plan(self) -> tuple[Schedule, ...]:
         """The schedules of hyperparameters over the run."""
         to_zero = (Schedule(name, "linear", 0.0) for name in self.annealed)

@@ -17,7 +17,7 @@ from shoal.training.config import TrainConfig
 
 RUN = groups.types(TrainConfig).keys() - {"algo", "exchanges"}
 EXCHANGE = groups.types(ExchangeConfig).keys()
-NOT_DECIDING = ("steps", "reports")
+NOT_DECIDING = ("steps", "anneal_to", "reports")
 """Settings of a run that may change when it resumes."""
 
 
@@ -104,7 +104,7 @@ def _exchange(settings: Mapping[str, Any]) -> ExchangeConfig:
 
 def to_settings(config: TrainConfig) -> dict[str, Any]:
     """Every setting by dotted name, as `from_settings` reads it back."""
-    run = {name: getattr(config, name) for name in groups.types(TrainConfig) if name in RUN}
+    run = {name: groups.get(config, name) for name in groups.types(TrainConfig) if name in RUN}
     head = {"env": run.pop("env"), "algo": name_of(config.algo)}
     return head | run | groups.flatten(config.algo) | _exchange_settings(config.exchanges)
 

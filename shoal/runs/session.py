@@ -2,8 +2,10 @@
 
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,15 +23,16 @@ from shoal.distributed.processes import (
     run_on_first,
 )
 from shoal.envs.adapters.host import EnvironmentCrashed
-from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.runs import checkpoint, saving
+from shoal.runs.cache import cache_compilations
 from shoal.runs.config import differences, from_settings, read_settings, to_settings, write_config
 from shoal.runs.divergence import DivergenceCheck, has_finite_loss
 from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.metrics import read_summary, write_summary
 from shoal.runs.milestones import Milestones, keep_milestones
 from shoal.runs.naming import find_folder
+from shoal.runs.own import NO_PARTS, OwnParts
 from shoal.runs.signals import stop_signals
 from shoal.runs.watch import Watch, is_over
 from shoal.runs.writer import RunWriter, speeds
@@ -77,13 +80,15 @@ def open_session(
     mesh: str | None = None,
     profile: bool = False,
     milestones: Milestones = NO_MILESTONES,
+    own: OwnParts = NO_PARTS,
 ) -> Session | Finished:
     """Begin a run in its folder, or resume it from its newest checkpoint; `Finished` if nothing is left.
 
     Of several processes the first one reads and writes the folder.
     """
+    cache_compilations()
     config.check()
-    recipe = make(config.env, **config.options)
+    recipe = own.recipe(config)
     devices = mesh_for(config, recipe.spec, mesh)
     connect()
     folder = Path(folder or run_on_first(lambda: str(find_folder(config))))
@@ -92,7 +97,10 @@ def open_session(
     if found and (complete or is_over(milestones, config, found)):
         goal = None if complete else found["watch"]["goal"]
         return Finished(folder, config.steps_after(found["iteration"]), read_summary(folder), reached=goal)
-    trainer = make_trainer(config, recipe=recipe, mesh=devices, start=found["iteration"] if found else 0)
+    if found and config.anneal_to is None:
+        config = keep_annealing(config, found["anneal_to"])
+    start = found["iteration"] if found else 0
+    trainer = make_trainer(config, recipe=recipe, mesh=devices, start=start, **own.trained)
     lock = FolderLock()
     run_on_first(lambda: prepare_folder(folder, lock, config, clobber))
     milestones = Milestones(**run_on_first(lambda: keep_milestones(folder, milestones)))
@@ -106,14 +114,35 @@ def open_session(
 
 
 def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
-    """The record of the newest checkpoint there; an error if its run has other settings."""
+    """The record of the newest checkpoint there and the step its run is annealed to; None without one.
+
+    An error if the run there has other settings.
+    """
     saved = folder / "config.yaml"
-    if saved.exists() and (changes := differences(from_settings(read_settings(saved)), config)):
+    old = from_settings(read_settings(saved)) if saved.exists() else config
+    if changes := differences(old, config):
         raise ShoalError(
             f"{folder} holds a run with other settings ({'; '.join(changes)}); "
             "use --out for another folder, or --clobber to start over"
         )
-    return checkpoint.newest_meta(folder / "checkpoints")
+    meta = checkpoint.newest_meta(folder / "checkpoints")
+    return meta and meta | {"anneal_to": old.anneal_to or old.steps}
+
+
+def keep_annealing(config: TrainConfig, anneal_to: int) -> TrainConfig:
+    """The settings of a run that goes on, annealed as it began; says so where that ends before the run."""
+    kept = replace(config, anneal_to=anneal_to)
+    if kept.num_annealed == config.num_annealed:
+        return config
+    if kept.num_annealed < kept.num_iterations and config.algo.anneals and rank() == 0:
+        several = len(config.algo.anneals) > 1
+        are, keep = ("are", "keep their end values") if several else ("is", "keeps its end value")
+        warnings.warn(
+            f"{' and '.join(config.algo.anneals)} {are} annealed to step {anneal_to:,} and then {keep}; "
+            "--anneal-to N changes that",
+            RuntimeWarning,
+        )
+    return kept
 
 
 def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber: bool) -> None:
@@ -230,9 +259,14 @@ def finish_session(session: Session, report: Report) -> Finished:
 
 def save_report(session: Session, report: Report) -> None:
     """Write a checkpoint of everything the run needs to resume."""
+    save_into(session.folder, report, session.watch)
+
+
+def save_into(folder: Path, report: Report, watch: Watch) -> None:
+    """The same, of a report in any folder."""
     meta = {
         "iteration": report.iteration,
         "clock": report.clock._asdict(),
-        **session.watch.meta(report),
+        **watch.meta(report),
     }
-    saving.save(session.trainer, report.state, session.folder, report.step, meta)
+    saving.save(report.trainer, report.state, folder, report.step, meta)

@@ -32,10 +32,18 @@ from shoal.training.iteration import (
     exchange_stage,
     init_state,
     shardings,
+    start_of,
     state_spec,
     update_stage,
 )
-from shoal.training.parts import LearnerMaker, env_seeds, make_exchange_for, make_learner, mesh_for
+from shoal.training.parts import (
+    LearnerMaker,
+    env_seeds,
+    imported,
+    make_exchange_for,
+    make_learner,
+    mesh_for,
+)
 from shoal.training.scores import disagreement
 from shoal.types import EnvRecipe, Exchange, Rollout, Tree
 
@@ -93,7 +101,9 @@ def make_trainer(
 
     return Trainer(
         parts=parts,
-        init=jit(partial(init_state, parts), out_shardings=state),
+        init=partial(
+            jit(partial(init_state, parts), out_shardings=state), start_of(config, parts.recipe.spec)
+        ),
         advance=jit(partial(advance, parts), out_shardings=(state, visible)),
         advance_in_place=in_place(advance_in_place, out_shardings=(state, visible)),
         stages=Stages(
@@ -121,13 +131,18 @@ def make_parts(
     config.check()
     recipe = recipe or make(config.env, **config.options)
     devices = mesh if isinstance(mesh, Mesh) else mesh_for(config, recipe.spec, mesh)
-    made = make_learner(config, recipe.spec, network, devices.shape[DATA], learner)
+    make_one = partial(make_learner, config, recipe.spec, network, devices.shape[DATA], learner)
+    made = make_one()
     independent = made.grouped and not config.shares_gradients
     on_device = config.learners // devices.shape["learners"]
     group = group_size(devices, config.learners) if independent else on_device
+    exchange = exchange or imported(config.own.exchange)
     exchange = exchange or make_exchange_for(config, made, recipe.spec, devices, group)
     seeds = to_device_order(env_seeds(config, start), devices)
     env = recipe.build(local_envs(seeds, devices), False)
     if config.hard_resets and env.restart is None:
         raise ShoalError(f"{config.env} cannot start new episodes at any time; leave hard_resets out")
-    return Parts(config, recipe, env, made, exchange, devices, group)
+    # One of the user's own may compute with the number while it is made, so it is made once.
+    is_own = learner or config.own.learner
+    learner_for = (lambda _: made) if is_own else lambda horizon: make_one(num_updates=horizon)
+    return Parts(config, recipe, env, made, exchange, devices, group, learner_for)

@@ -67,7 +67,6 @@ gymnasium.register("tests/Faulty-v0", entry_point=Faulty)
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.cli.cache.cache_compilations", lambda: None)  # the tests have their own cache
     monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
 
 
@@ -253,11 +252,14 @@ def test_a_crash_keeps_what_was_reached_and_shows_the_environments_traceback(alg
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default:learning_rate")
 def test_a_run_whose_critic_has_layers_of_its_own_goes_on(capsys):
     arguments = ["train", "CartPole-v1", *SMALL, "--critic-hidden", "4", "5", "--out", "run"]
     assert shoal(*arguments, "--steps", "64") == 0
     assert shoal(*arguments, "--steps", "128") == 0
-    assert "done after 128 steps" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "done after 128 steps" in printed.out
+    assert "shoal: warning: learning_rate and clip_coef are annealed to step 64 and then keep" in printed.err
 
 
 def test_a_learner_that_is_not_there(run, capsys):

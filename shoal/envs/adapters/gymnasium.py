@@ -4,8 +4,9 @@ import fnmatch
 import importlib
 import importlib.util
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -31,21 +32,23 @@ _PLUGINS = {
 """Ids that another package registers when it is imported: its module, its name for pip."""
 
 
-def gym_recipe(name: str, options: dict[str, Any], episodic_life: bool = False) -> EnvRecipe:
-    """An environment of Gymnasium's registry; `options` go to `gymnasium.make`.
+def gym_recipe(
+    name: str, options: dict[str, Any], episodic_life: bool = False, registered: Any = None
+) -> EnvRecipe:
+    """An environment of Gymnasium's registry, or of the entry `registered`; `options` go to `gymnasium.make`.
 
     `episodic_life` ends a learner's episode where a life is lost; the score is still the whole game's. Where
     both spaces are tuples with a space for each agent, the environment has an axis of agents.
     """
-    envs, wraps = _wrapped(name, options, episodic_life)
+    make = partial(_make, name, options, registered)
+    envs, wraps = _wrapped(make, name, episodic_life)
     adapter = _adapter(name, envs, episodic_life)
     envs.close()
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         if rendering and "DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
-        devices = [_make(name, options, own_seeds, rendering, wraps) for own_seeds in seeds]
-        return host_env(adapter, devices, seeds.shape[1])
+        return host_env(adapter, lambda own_seeds: make(own_seeds, rendering, wraps), seeds)
 
     return EnvRecipe(adapter.spec, build, may_raise=True)
 
@@ -92,14 +95,14 @@ def _adapter(name: str, envs: "GymEnvs", episodic_life: bool) -> HostAdapter:
     return HostAdapter(spec, observe, act, episodic_life)
 
 
-def _wrapped(name: str, options: dict[str, Any], episodic_life: bool) -> "tuple[GymEnvs, list[Wrap]]":
+def _wrapped(make: Callable, name: str, episodic_life: bool) -> "tuple[GymEnvs, list[Wrap]]":
     """One environment, and the wrappers that go around each."""
     from shoal.envs.adapters.gym_batches import SingleEnvs, VectorEnvs
     from shoal.envs.adapters.gym_wrappers import OneLife, find_mask_wrap
 
     seeds = np.zeros(1, np.uint32)
     wraps: list[Wrap] = [OneLife] if episodic_life else []
-    envs = _make(name, options, seeds, False, wraps)
+    envs = make(seeds, False, wraps)
     if isinstance(envs, VectorEnvs):
         return envs, []
     with one_line_errors(name):
@@ -108,14 +111,19 @@ def _wrapped(name: str, options: dict[str, Any], episodic_life: bool) -> "tuple[
 
 
 def _make(
-    name: str, options: dict[str, Any], seeds: np.ndarray, rendering: bool, wraps: "Sequence[Wrap]"
+    name: str,
+    options: dict[str, Any],
+    registered: Any,
+    seeds: np.ndarray,
+    rendering: bool,
+    wraps: "Sequence[Wrap]",
 ) -> "GymEnvs":
     from shoal.envs.adapters.gym_batches import make_envs
 
     registry = import_gymnasium()
     options = options | ({"render_mode": "rgb_array"} if rendering else {})
     with one_line_errors(name), option_errors(f"gym:{name}", options):
-        return make_envs(registry.spec(name), options, seeds, wraps)
+        return make_envs(registered or registry.spec(name), options, seeds, wraps)
 
 
 def _recipe(name: str, options: dict[str, Any]) -> EnvRecipe:

@@ -11,8 +11,8 @@ calls `take_crash()` each time the program returns.
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -119,8 +119,9 @@ class HostEnvs(Protocol):
     def render(self, index: int) -> np.ndarray | None: ...
 
 
-def host_env(adapter: HostAdapter, devices: Sequence[HostEnvs], num_envs: int) -> Env:
-    """The environment that calls `devices`, one group of N Python environments for each device."""
+def host_env(adapter: HostAdapter, make: Callable[[np.ndarray], HostEnvs], seeds: np.ndarray) -> Env:
+    """The environment that calls those that `make` makes, N of them for each device; seeds (D, N)."""
+    devices, num_envs = list(map(make, seeds)), seeds.shape[1]
     name, axes = adapter.spec.name, (num_envs, *adapter.spec.agent_axis)
     zero_obs, no_reward = _zeros(adapter.spec.observation, axes), np.zeros(axes, np.float32)
     crash: list[EnvironmentCrashed] = []  # of any device: after one crash the others stop too
@@ -178,14 +179,19 @@ def host_env(adapter: HostAdapter, devices: Sequence[HostEnvs], num_envs: int) -
 
     def render(state, index):
         jax.block_until_ready(state)
-        with one_line_errors(name):
+        picture = None
+        with one_line_errors(name), suppress(NotImplementedError):
             picture = devices[index // num_envs].render(index % num_envs)
         if picture is None:
             raise ShoalError(f"{name} has no pictures; it must support the render_mode rgb_array")
         return np.asarray(picture, np.uint8)
 
+    def renew(seeds):
+        devices[:] = map(make, seeds)
+        crash.clear()
+
     no_noise = lambda keys, state, num_steps: ()
-    return Env(adapter.spec, reset, no_noise, step, render, None if adapter.scored else restart)
+    return Env(adapter.spec, reset, no_noise, step, render, None if adapter.scored else restart, renew)
 
 
 def host_augmentation(name: str, copies: int, variants: Callable[[Tree], Tree]) -> Augmentation:

@@ -69,8 +69,15 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         _check(env)
-        restart = lambda keys, batch: reset(keys, batch.params)
-        return Env(spec, reset=reset, draw=draw, step=jax.vmap(step), render=render, restart=restart)
+        return Env(
+            spec,
+            reset=reset,
+            draw=draw,
+            step=jax.vmap(step),
+            render=render,
+            restart=lambda keys, batch: reset(keys, batch.params),
+            renew=lambda seeds: None,
+        )
 
     def reset(keys: Array, params: Tree) -> tuple[BatchState, TimeStep]:
         params = jax.tree.map(_strong, params)

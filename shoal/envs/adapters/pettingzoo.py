@@ -72,9 +72,9 @@ def pettingzoo_recipe(module: ModuleType, options: dict[str, Any]) -> EnvRecipe:
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         drawn = theirs | ({"render_mode": "rgb_array"} if rendering else {})
-        devices = [ParallelEnvs([_make(module, name, drawn) for _ in own], own, team) for own in seeds]
         adapter = HostAdapter(spec, lambda obs: obs, lambda action: action, scored=False)
-        return host_env(adapter, devices, seeds.shape[1])
+        make = lambda own: ParallelEnvs([_make(module, name, drawn) for _ in own], own, team)
+        return host_env(adapter, make, seeds)
 
     return EnvRecipe(spec, build, may_raise=True)
 
