@@ -271,11 +271,14 @@ def make_player(
 def find_programs(
     recipe: EnvRecipe, learner: Learner, sampled: bool, mesh: Mesh, seeds: np.ndarray
 ) -> Programs:
-    """The programs of a learner in an environment; the last `KEPT` are kept, so that they compile once."""
+    """The programs of a learner in an environment; the last `KEPT` are kept, so that they compile once.
+
+    Those that are tied to their first environments are not.
+    """
     key = (recipe.build, learner.draw, learner.act, learner.for_evaluation, sampled, mesh, seeds.shape)
     found = _programs.pop(key, None)
-    if found and found.env.renew:
-        found.env.renew(seeds)
+    if found and (renew := found.env.renew):
+        renew(seeds)
     else:
         env, player = recipe.build(seeds, False), set_sampling(learner, sampled)
         specs = (REPLICATED, *[BY_LEARNER] * 5)
@@ -284,7 +287,8 @@ def find_programs(
             begin=jax.jit(on_each_device(mesh, partial(_begin, env), specs[:3], BY_LEARNER)),
             play=jax.jit(on_each_device(mesh, partial(_play, env, player), specs, BY_LEARNER)),
         )
-    _programs[key] = found
+    if found.env.renew:
+        _programs[key] = found
     for old in list(_programs)[:-KEPT]:
         del _programs[old]
     return found
