@@ -1,8 +1,10 @@
 """A run's settings as mappings and as a yaml file, and the differences of two runs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
+from types import MappingProxyType
 from typing import Any
 
 from shoal import settings as groups
@@ -11,29 +13,45 @@ from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import check_exchange, selects
 from shoal.learners.registry import ALGORITHMS, name_of
 from shoal.runs.files import disk_errors, read_json, write_text
-from shoal.training.config import TrainConfig
+from shoal.training.config import AlgorithmConfig, TrainConfig
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 RUN = groups.types(TrainConfig).keys() - {"algo", "exchanges"}
 EXCHANGE = groups.types(ExchangeConfig).keys()
 
 
-def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
+def from_settings(settings: Mapping[str, Any], start: Mapping[str, Any] = NOTHING) -> TrainConfig:
     """A configuration from names to values: nested, dotted (`memory.size`) or by short names.
+
+    What `settings` leave out is as in `start`, which is a preset, else by default. Minibatches that `settings`
+    leave out are as many of those as divide the samples.
 
     >>> from_settings({"env": "CartPole-v1", "memory": {"kind": "gru", "size": 8}}).algo.memory.size
     8
+    >>> from_settings({"env": "CartPole-v1", "memory": "gru"}, {"num_envs": 6}).algo.num_minibatches
+    3
     """
     name = settings.get("algo", "ppo")
-    given = expanded(settings, name)
+    own = expanded(settings, name)
+    given = expanded(start, name) | own
     if "env" not in given:
         raise ShoalError("the settings have no environment; add one, such as env: CartPole-v1")
     if isinstance(given.get("env_params"), str | Path):
         given["env_params"] = read_json(given["env_params"])
     pick = lambda names: {key: value for key, value in given.items() if key in names}
     algo = ALGORITHMS[name].config
-    learner = groups.build(algo, pick(groups.types(algo)))
+    learner = _algorithm(algo, pick(groups.types(algo)), chosen="num_minibatches" in own)
     exchanges = read_exchanges(pick(EXCHANGE))
     return groups.build(TrainConfig, pick(RUN) | {"algo": learner, "exchanges": exchanges})
+
+
+def _algorithm(cls: type, settings: dict[str, Any], chosen: bool) -> AlgorithmConfig:
+    """The learner's settings; unless minibatches are `chosen`, as many as divide the samples."""
+    if chosen or "num_minibatches" not in groups.types(cls):
+        return groups.build(cls, settings)
+    most = settings.get("num_minibatches", cls.num_minibatches)
+    whole = groups.build(cls, settings | {"num_minibatches": 1})
+    return replace(whole, num_minibatches=whole.most_minibatches(most))
 
 
 def expanded(settings: Mapping[str, Any], algo: str) -> dict[str, Any]:

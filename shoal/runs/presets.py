@@ -20,10 +20,16 @@ def preset(env: str, param_name: str | None = None, **settings) -> TrainConfig:
     (1000, 8, 0.002)
     >>> preset("BigfishEasy-v0", param_name="easy-200").algo.num_envs
     128
+
+    Where the preset's number of minibatches does not divide the samples, the next smaller one that does is
+    taken; a number that is given stays.
+
+    >>> preset("Acrobot-v1").algo.num_minibatches, preset("Acrobot-v1", memory="gru").algo.num_minibatches
+    (64, 16)
     """
     algo = settings.get("algo", "ppo")
     known = named_settings(env, param_name, algo) if param_name else preset_settings(env, algo)
-    return from_settings({"env": env} | expanded(known, algo) | expanded(settings, algo))
+    return from_settings({"env": env} | expanded(settings, algo), start=known)
 
 
 def preset_settings(env: str, algo: str = "ppo") -> dict[str, Any]:
