@@ -1,4 +1,4 @@
-"""The command: shoal train | eval | play | plot | envs."""
+"""The command: shoal train | eval | play | plot | envs | check."""
 
 import importlib
 import sys
@@ -12,7 +12,8 @@ COMMANDS = {
     "eval": "RUN            play whole episodes and print their returns",
     "play": "RUN            watch a trained learner: GIF, MP4 or window",
     "plot": "RUN [RUN ...]  plot learning curves and the best policy",
-    "envs": "[PATTERN]      list environments",
+    "envs": "[PATTERN]      list environments, or tell of a few",
+    "check": "ENV            try an environment: spaces, numbers, resets, speed",
 }
 """Each is a module of its own, with a function `main`."""
 

@@ -49,6 +49,7 @@ class Report(NamedTuple):
     selected: bool  # whether a selection of learners took place just before
     metrics: dict[str, np.ndarray]  # (L,) each
     bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was not finite
+    bad_observations: np.ndarray  # (L,) bool: an observation since the last report was not finite
     clock: Clock
     state: TrainState  # a replay in it is valid until the next report
     trainer: Trainer  # the parts of the run: its learner, environment, exchange and settings
@@ -128,6 +129,7 @@ def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | Non
             selected=selected,
             metrics=metrics,
             bad_rewards=progress.bad_rewards,
+            bad_observations=progress.bad_observations,
             clock=Clock(now - began, compile_seconds, valid_steps),
             state=state,
             trainer=trainer,

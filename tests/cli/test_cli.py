@@ -36,7 +36,7 @@ SMALL = [
 
 
 class Faulty(gymnasium.Env):
-    """Raises, or gives a reward that is no number, in its 40th step."""
+    """Raises, or gives a reward or an observation that is no number, in its 40th step."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (3,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -53,8 +53,9 @@ class Faulty(gymnasium.Env):
         self.steps += 1
         if self.steps >= 40 and self.fault == "raise":
             raise RuntimeError("the motor is on fire")
-        reward = np.nan if self.steps >= 40 else 1.0
-        return np.zeros(3, np.float32), reward, self.steps % 10 == 0, False, {}
+        wrong = {self.fault: np.nan} if self.steps >= 40 else {}
+        obs = np.full(3, wrong.get("nan-obs", 0.0), np.float32)
+        return obs, wrong.get("nan", 1.0), self.steps % 10 == 0, False, {}
 
 
 gymnasium.register("tests/Faulty-v0", entry_point=Faulty)
@@ -188,7 +189,11 @@ def test_environments_are_listed_with_their_backend(capsys):
         (["train", "tests/Faulty-v0", *SMALL, "--steps", "640"], "raised RuntimeError: the motor is on fire"),
         (
             ["train", "tests/Faulty-v0", *SMALL, "--steps", "640", "--env-options", "fault=nan"],
-            "a reward that is not finite",
+            "tests/Faulty-v0 gave a reward that is not finite; shoal check tests/Faulty-v0",
+        ),
+        (
+            ["train", "tests/Faulty-v0", *SMALL, "--steps", "640", "--env-options", "fault=nan-obs"],
+            "tests/Faulty-v0 gave an observation that is not finite",
         ),
     ],
 )

@@ -158,7 +158,7 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", without["ale_py"])
     for name in [name for name in gymnasium.registry if name.startswith("ALE/")]:
         monkeypatch.delitem(gymnasium.registry, name)
-    with pytest.raises(ShoalError, match=r"^ALE/Breakout-v5 needs ale-py: pip install ale-py$"):
+    with pytest.raises(ShoalError, match=r"^ALE/Breakout-v5 needs ale_py: pip install 'shoal\[atari\]'$"):
         make("ALE/Breakout-v5")
 
 
