@@ -8,7 +8,6 @@ from typing import Any
 
 from shoal.errors import ShoalError
 
-
 EXTRAS = {
     "Box2D": "box2d",
     "mujoco": "mujoco",

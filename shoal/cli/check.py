@@ -57,7 +57,7 @@ def _findings(options: Check) -> Iterator[Finding]:
     broken = False
     for finding in check_environment(options.env, env_options, options.steps, options.seed):
         yield finding
-        broken = broken or finding.topic == "spaces" and finding.level == "problem"
+        broken = broken or (finding.topic, finding.level) == ("spaces", "problem")
     if not broken:
         yield from _algorithms(options.env, env_options, options.algo)
 
@@ -71,7 +71,7 @@ def _algorithms(env: str, env_options: dict, wanted: str | None) -> Iterator[Fin
             fitting.append(f"{name} (with a preset)" if preset_settings(env, name) else name)
         except ShoalError as error:
             if wanted:
-                yield problem("algorithm", str(error))
+                yield problem("algorithms", str(error))
                 return
     if fitting:
         yield ok("algorithms", f"{', '.join(fitting)} can train it")

@@ -90,7 +90,9 @@ def evaluations(results: Sequence[Evaluation]) -> None:
 def finding(found: Finding) -> Finding:
     """Print a line of a check's report; returns the finding."""
     colour = {"ok": "green", "warning": "yellow", "problem": "bold red"}[found.level]
-    line = Table.grid(Column(width=8, style=colour), Column(width=12), Column(overflow="fold"), padding=(0, 1))
+    line = Table.grid(
+        Column(width=8, style=colour), Column(width=12), Column(overflow="fold"), padding=(0, 1)
+    )
     line.add_row(found.level, found.topic, Text(found.text))
     Console().print(line)
     print(found.traceback, end="", file=sys.stderr)

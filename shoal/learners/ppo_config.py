@@ -63,8 +63,8 @@ class PPOConfig:
     num_steps: int = 128
     """Steps per environment between updates."""
     num_minibatches: int = 4
-    """Minibatches per epoch; must divide num_envs * num_steps, or num_envs for a recurrent policy. Unless given,
-    the largest number that does, up to the preset's."""
+    """Minibatches per epoch; must divide num_envs * num_steps, or num_envs for a recurrent policy. Unless
+    given, the largest number that does, up to the preset's."""
     update_epochs: int = 4
     """Epochs: passes over each rollout."""
     learning_rate: float = 2.5e-4

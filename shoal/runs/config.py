@@ -23,8 +23,8 @@ EXCHANGE = groups.types(ExchangeConfig).keys()
 def from_settings(settings: Mapping[str, Any], start: Mapping[str, Any] = NOTHING) -> TrainConfig:
     """A configuration from names to values: nested, dotted (`memory.size`) or by short names.
 
-    What `settings` leave out is as in `start`, which is a preset, else by default. Minibatches that `settings`
-    leave out are as many of those as divide the samples.
+    What `settings` leave out is as in `start`, which is a preset, else by default. Where they leave out
+    num_minibatches, it is the largest number up to that which divides the samples.
 
     >>> from_settings({"env": "CartPole-v1", "memory": {"kind": "gru", "size": 8}}).algo.memory.size
     8

@@ -39,6 +39,6 @@ class DivergenceCheck:
         for learner in learners[::-1]:
             if learner in self.faults:
                 env = report.trainer.parts.config.env
-                cause = f"{env} gave {self.faults[learner]} that is not finite; shoal check {env} looks for it"
-        more = ", ..." if len(learners) > 8 else ""
-        return f"learner {', '.join(map(str, learners[:8]))}{more} diverged near step {report.step:,}: {cause}"
+                cause = f"{env} gave {self.faults[learner]} that is not finite; try shoal check {env}"
+        listed = ", ".join(map(str, learners[:8])) + ", ..." * (len(learners) > 8)
+        return f"learner {listed} diverged near step {report.step:,}: {cause}"

@@ -58,10 +58,20 @@ def named_settings(env: str, param_name: str, algo: str = "ppo") -> dict[str, An
     if algo != named[param_name]["algo"]:
         raise ShoalError(f"preset {param_name} is for {named[param_name]['algo']}, not for {algo}")
     if not fnmatchcase(name, named[param_name]["for"]):
-        fitting = [other for other, entry in named.items() if fnmatchcase(name, entry["for"])]
+        fitting = names_for(env)
         question = f"; for {env} there is {' and '.join(fitting)}" if fitting else ""
         raise ShoalError(f"preset {param_name} is for {named[param_name]['for']}, not for {env}{question}")
     return _only_settings(named[param_name])
+
+
+def names_for(env: str) -> list[str]:
+    """The named presets of an environment.
+
+    >>> names_for("MountainCar-v0")
+    ['curiosity']
+    """
+    name = env.split(":")[-1]
+    return [known for known, entry in _presets()["named"].items() if fnmatchcase(name, entry["for"])]
 
 
 def _only_settings(entry: dict[str, Any]) -> dict[str, Any]:

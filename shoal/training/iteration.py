@@ -135,7 +135,7 @@ def advance(parts: Parts, state: TrainState, count: Array) -> tuple[TrainState, 
 
 
 def joined(before: Progress, now: Progress) -> Progress:
-    """The progress of several iterations. What a lost learner's actions do to an environment is no fault of it."""
+    """The progress of several iterations. What a lost learner does to its environment is not counted."""
     sound = jnp.isfinite(before.metrics["loss/total"])
     return Progress(
         metrics=now.metrics,
@@ -229,10 +229,10 @@ def update_learners(
     learner_axis = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, peer_targets=1, episode_starts=1)
     update = trees.vmap_in_groups(parts.group, parts.learner.update, in_axes=(0, 0, learner_axis))
     cohort, metrics = update(key_update, cohort, rollout)
-    seen = [*jax.tree.leaves(rollout.obs), *jax.tree.map(lambda x: x[None], jax.tree.leaves(rollout.last_obs))]
+    last = jax.tree.map(lambda x: x[None], rollout.last_obs)
     counts = (
         num_bad(rollout.reward),
-        sum(map(num_bad, seen)),
+        sum(map(num_bad, jax.tree.leaves((rollout.obs, last)))),
         jnp.sum(rollout.valid, (0, 2), dtype=jnp.int32),
     )
     bad_rewards, bad_observations, valid_steps = psum(counts, (DATA,) if parts.shards > 1 else ())

@@ -162,11 +162,24 @@ def test_plots(run, capsys):
     assert all(Path(line).exists() for line in capsys.readouterr().out.splitlines())
 
 
-def test_environments_are_listed_with_their_backend(capsys):
-    assert shoal("envs", "CartPole-v1") == 0
-    lines = capsys.readouterr().out.splitlines()
-    suites = [line.split(maxsplit=1)[1] for line in lines if line.split()[0] == "CartPole-v1"]
-    assert suites == ["jax, envpool, gym"]
+def test_environments_are_listed_with_their_backend_and_a_mark_for_presets(capsys):
+    assert shoal("envs", "cartpole*") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["CartPole-v1", "jax,", "envpool,", "gym", "preset"] in lines
+    assert ["CartPole-v0", "envpool,", "gym"] in lines
+
+
+def test_a_few_environments_are_described(capsys):
+    assert shoal("envs", "mountaincar-v0") == 0
+    name, *told = capsys.readouterr().out.splitlines()
+    assert name.split() == ["MountainCar-v0", "jax,", "envpool,", "gym", "preset"]
+    told = dict(line.split(maxsplit=1) for line in told)
+    assert told["observations"] == "float32 2"
+    assert told["presets"] == "ppo, dqn, --param-name curiosity"
+    assert told["train"] == "shoal train MountainCar-v0"
+    assert shoal("envs", "gym:MountainCar-v0") == 0
+    assert "worlds" not in (printed := capsys.readouterr().out)
+    assert "shoal train gym:MountainCar-v0" in printed
 
 
 @pytest.mark.parametrize(
@@ -189,7 +202,7 @@ def test_environments_are_listed_with_their_backend(capsys):
         (["train", "tests/Faulty-v0", *SMALL, "--steps", "640"], "raised RuntimeError: the motor is on fire"),
         (
             ["train", "tests/Faulty-v0", *SMALL, "--steps", "640", "--env-options", "fault=nan"],
-            "tests/Faulty-v0 gave a reward that is not finite; shoal check tests/Faulty-v0",
+            "tests/Faulty-v0 gave a reward that is not finite; try shoal check tests/Faulty-v0",
         ),
         (
             ["train", "tests/Faulty-v0", *SMALL, "--steps", "640", "--env-options", "fault=nan-obs"],

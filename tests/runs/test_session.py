@@ -270,7 +270,9 @@ def test_a_bad_observation_is_named_when_its_learner_is_lost():
     lost = DivergenceCheck()
     lost.check(report_with(1, [1, 1], bad=[False, True]))
     lost.check(report_with(2, [1, 1]))
-    with pytest.warns(RuntimeWarning, match="learner 1 diverged near step 3: Robot-v0 gave an observation that"):
+    with pytest.warns(
+        RuntimeWarning, match="learner 1 diverged near step 3: Robot-v0 gave an observation that"
+    ):
         lost.check(report_with(3, [1, nan]))
     alone = DivergenceCheck()
     with pytest.warns(RuntimeWarning, match="learner 0 diverged near step 1: the loss is not finite"):

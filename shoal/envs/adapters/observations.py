@@ -74,7 +74,7 @@ def _leaf_misfit(space: gs.Space, observation: Any, part: str) -> str | None:
 
 
 def _is_like(space: gs.Space, shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    """Whether an array has the shape of a space, but for axes of length 1, and numbers that can become its."""
+    """Whether an array has a space's shape, but for axes of length 1, and numbers that can become its."""
     expected = space.shape or ()
     if shape != expected and [n for n in shape if n != 1] != [n for n in expected if n != 1]:
         return False

@@ -1,1 +1,1 @@
-"""What `shoal check` looks at: an environment's spaces, numbers, resets, ends, randomness, pictures, speed."""
+"""What `shoal check` looks at: an environment's spaces, numbers, resets, ends, pictures and speed."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.envs.adapters.host import EnvironmentCrashed, one_line_errors
 from shoal.envs.checks import rules
-from shoal.envs.checks.findings import Finding, ok, problem, warning
+from shoal.envs.checks.findings import Finding, ok, warning
 from shoal.envs.checks.gymnasium import check_gymnasium, speed_alone
 from shoal.envs.checks.sample import Player, Sample, make_player, play
 from shoal.envs.describe import describe
@@ -75,7 +75,9 @@ def _check_episodes(recipe: EnvRecipe, steps: int, seed: int) -> Iterator[Findin
     if again and spec.params:
         yield _check_worlds(spec, player, again)
     rate = sample.steps_per_second
-    yield ok("speed", f"{rate:,.0f} steps/s in Shoal, {ROWS} at a time; a million take {_duration(1e6 / rate)}")
+    yield ok(
+        "speed", f"{rate:,.0f} steps/s in Shoal, {ROWS} at a time; a million take {_duration(1e6 / rate)}"
+    )
 
 
 def _duration(seconds: float) -> str:
@@ -106,7 +108,9 @@ def _check_worlds(spec: EnvSpec, player: Player, default: Sample) -> Finding:
         same = rules.first_difference(rules.course(changed), rules.course(default)) is None
         idle += [name] if same else []
     if len(idle) == len(named(spec.params)):
-        text = f"in {FEW} random steps nothing depends on {', '.join(idle)}; does reset take options['world']?"
+        text = (
+            f"in {FEW} random steps nothing depends on {', '.join(idle)}; does reset take options['world']?"
+        )
         return warning("worlds", text)
     told = f"; {', '.join(idle)} not in {FEW} random steps" if idle else ""
     return ok("worlds", f"{', '.join(n for n in named(spec.params) if n not in idle)} matter{told}")

@@ -23,11 +23,13 @@ def check_gymnasium(name: str, options: dict[str, Any]) -> Iterator[Finding]:
     env = make_single(name, options)
     if env is None:
         return
-    failure = None
+    failure, more = None, ""
     with warnings.catch_warnings(record=True) as caught, redirect_stdout(io.StringIO()):
         warnings.simplefilter("always")
         try:
             check_env(env.unwrapped, skip_render_check=True)
+        except AssertionError as error:
+            failure, more = error, _dtypes(env.unwrapped)
         except Exception as error:
             failure = error
     env.close()
@@ -35,12 +37,19 @@ def check_gymnasium(name: str, options: dict[str, Any]) -> Iterator[Finding]:
     said = [text for text in said if not any(part in text for part in OURS)]
     yield from (warning("gymnasium", text) for text in said)
     if isinstance(failure, AssertionError):
-        yield problem("gymnasium", _plain(str(failure)) or "an assertion of its checker fails")
+        yield problem("gymnasium", (_plain(str(failure)) or "an assertion of its checker fails") + more)
     elif failure is not None:
         crash = EnvironmentCrashed(name, failure)
         yield Finding("problem", "gymnasium", str(crash), crash.traceback_text)
     elif not said:
         yield ok("gymnasium", "its own checker finds nothing")
+
+
+def _dtypes(env: Any) -> str:
+    """Where an observation has another kind of number than its space, which Gymnasium does not say."""
+    obs, _ = env.reset(seed=123)
+    found, space = getattr(obs, "dtype", None), env.observation_space
+    return f" (it is {found}, its space {space.dtype})" if found and found != space.dtype else ""
 
 
 def speed_alone(name: str, options: dict[str, Any], seconds: float = 0.5) -> float | None:

@@ -44,10 +44,10 @@ def _check_part(label: str, box: Box, values: np.ndarray) -> Iterator[Finding]:
             "clip the observation",
         )
     else:
-        between = f"from {least:g} to {most:g}"
-        yield ok("observations", f"{label} {box.dtype}{list(box.shape)}: finite, within its bounds, {between}")
-    if box.dtype != "uint8" and max(-least, most) > LARGE:
-        yield warning("observations", f"{label} is as large as {max(-least, most):.3g}; train with --norm-obs")
+        between = f"from {least:.4g} to {most:.4g}"
+        yield ok("observations", f"{label} is finite and within its bounds, {between}")
+    if box.dtype != "uint8" and (large := max(-least, most)) > LARGE:
+        yield warning("observations", f"{label} is as large as {large:.3g}; train with --norm-obs")
 
 
 def _where(marked: np.ndarray) -> str:
@@ -66,8 +66,8 @@ def check_rewards(sample: Sample) -> Iterator[Finding]:
     elif not rewards.any():
         yield warning(
             "rewards",
-            f"every reward in {len(rewards):,} random steps was 0; if they are that rare, try --curiosity, or "
-            "reward progress",
+            f"every reward in {len(rewards):,} random steps was 0; if they are that rare, try --curiosity, "
+            "or reward progress",
         )
     else:
         yield ok("rewards", f"finite, from {rewards.min():g} to {rewards.max():g}, mean {rewards.mean():.3g}")
@@ -89,22 +89,24 @@ def check_resets(sample: Sample) -> Iterator[Finding]:
         return
     num = sample.valid.shape[1]
     starts = [_row(first, i) for i in range(1, num)]
-    starts += [_at(sample.obs, t, i) for t, i in np.argwhere(~sample.valid[1:]) + [1, 0]]
+    starts += [_at(sample.obs, t, i) for t, i in np.argwhere(~sample.valid) if t > 0]
     if all(_equal(starts[0], other) for other in starts[1:]):
         yield warning(
             "resets",
-            f"all {len(starts)} episodes began alike, whatever the seed; if that is not meant, draw the start "
-            "from self.np_random (Gymnasium) or the key (JAX)",
+            f"all {len(starts)} episodes began alike, whatever the seed; if that is not meant, draw the "
+            "start from self.np_random (Gymnasium) or the key (JAX)",
         )
     elif all(_equal(starts[0], other) for other in starts[1 : num - 1]):
-        yield warning("resets", "different seeds give the same first episode; use the seed that reset is given")
+        yield warning(
+            "resets", "different seeds give the same first episode; use the seed that reset is given"
+        )
     else:
         yield ok("resets", "equal seeds give equal starts, different seeds different ones")
 
 
 def check_repeats(sample: Sample, again: Sample | None) -> Iterator[Finding]:
     """Equal seeds and actions give equal episodes: in two environments at once, and after a new reset."""
-    side_by_side = first_difference(*(jax.tree.map(lambda x: x[:, i], course(sample)) for i in (0, 1)))
+    side_by_side = first_difference(*(_column(course(sample), row) for row in (0, 1)))
     if side_by_side is not None:
         yield warning(
             "repeats",
@@ -113,10 +115,7 @@ def check_repeats(sample: Sample, again: Sample | None) -> Iterator[Finding]:
             "instances",
         )
         return
-    steps = len(again.action) if again else 0
-    later = again and first_difference(
-        jax.tree.map(lambda x: x[: steps + 1], course(sample)), course(again)
-    )
+    later = again and first_difference(course(sample), course(again))
     if later is not None:
         yield warning(
             "repeats",
@@ -132,13 +131,17 @@ def course(sample: Sample) -> tuple:
 
 
 def first_difference(one: tuple, other: tuple) -> int | None:
-    """The first step at which two courses (T + 1, ...) differ."""
-    differ = [
-        (a != b).reshape(len(a), -1).any(1)
-        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    ]
+    """The first step at which two courses (T + 1, ...) differ, as far as both go."""
+    pairs = list(zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+    common = min(len(x) for pair in pairs for x in pair)
+    differ = [_unequal(a[:common], b[:common]).reshape(common, -1).any(1) for a, b in pairs]
     steps = np.flatnonzero(np.any(differ, 0))
     return int(steps[0]) if len(steps) else None
+
+
+def _unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where two arrays differ; numbers that are none are equal."""
+    return (a != b) & ((a == a) | (b == b))
 
 
 def check_ends(spec: EnvSpec, sample: Sample) -> Iterator[Finding]:
@@ -183,7 +186,9 @@ def check_actions(spec: EnvSpec) -> Iterator[Finding]:
     if (low > high).any():
         yield problem("actions", f"a lower bound is above the upper one: {low.min():g} and {high.max():g}")
     elif not np.isfinite([low, high]).all():
-        yield warning("actions", "some have no bounds: nothing keeps them small; give the action space bounds")
+        yield warning(
+            "actions", "some have no bounds: nothing keeps them small; give the action space bounds"
+        )
     elif max(-low.min(), high.max()) > 10 or (high - low).min() < 0.2:
         yield warning(
             "actions",
@@ -203,15 +208,23 @@ def check_masks(spec: EnvSpec, sample: Sample) -> Iterator[Finding]:
     going_on = ~sample.ended
     empty = ~(mask != 0).any(-1) & going_on.reshape(*going_on.shape, *[1] * len(spec.agent_axis))
     if not np.isin(mask, (0, 1)).all():
-        yield problem("masks", f"action_mask holds {mask.max():g}; it must be 1 where a choice is allowed, else 0")
+        yield problem(
+            "masks", f"action_mask holds {mask.max():g}; it must be 1 where a choice is allowed, else 0"
+        )
     elif empty.any():
-        yield warning("masks", f"action_mask allows nothing {_where(empty)}; then every choice counts as allowed")
+        yield warning(
+            "masks", f"action_mask allows nothing {_where(empty)}; then every choice counts as allowed"
+        )
     else:
         yield ok("masks", f"action_mask allows {100 * mask.mean():.3g} % of the choices on average")
 
 
 def _row(tree, i):
     return jax.tree.map(lambda x: x[i], tree)
+
+
+def _column(tree, i):
+    return jax.tree.map(lambda x: x[:, i], tree)
 
 
 def _at(tree, t, i):

@@ -82,7 +82,7 @@ def draw_actions(key: Array, spec: EnvSpec) -> Array:
 def choose(space: ActionSpace, obs: Tree, noise: Array) -> Array:
     """Random actions (N, ...): uniform between the bounds, or among the choices that a mask allows."""
     if isinstance(space, Box):
-        low, high = (jnp.asarray(bound) for bound in sampled_bounds(space))
+        low, high = (jnp.broadcast_to(bound, noise.shape) for bound in sampled_bounds(space))
         return (low + noise * (high - low)).astype(space.dtype)
     distribution = distribution_for(space)
     return distribution.sample(masks.restrict(space, obs, jnp.zeros_like(noise)), noise)
