@@ -17,7 +17,7 @@ FEW = 3
 
 @dataclass(frozen=True)
 class Envs:
-    """List environments and their suites; a name picks the first one, SUITE:NAME another. Few are described."""
+    """List environments and their suites: a name picks the first, SUITE:NAME another. Few are described."""
 
     pattern: tyro.conf.Positional[str] = ""
     """Part of a name, or a shell pattern."""

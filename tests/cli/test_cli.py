@@ -166,7 +166,7 @@ def test_environments_are_listed_with_their_backend_and_a_mark_for_presets(capsy
     assert shoal("envs", "cartpole*") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["CartPole-v1", "jax,", "envpool,", "gym", "preset"] in lines
-    assert ["CartPole-v0", "envpool,", "gym"] in lines
+    assert ["CartpoleSwingup-v1", "envpool"] in lines
 
 
 def test_a_few_environments_are_described(capsys):
