@@ -5,8 +5,8 @@ python bench/commands.py --only commands      or python, or examples
 python bench/commands.py --page docs/how-to/teams.md
 
 Each page has an empty folder. Runs that a command takes for granted are trained as the page that trains them
-says. Training is a rollout or two of few steps; programs are compiled without optimisation and kept. What needs
-a package, a program or a machine that is not here is shown as such.
+says. Training is a rollout or two of few steps; programs are compiled without optimisation and kept. What
+needs a package, a program or a machine that is not here is shown as such.
 """
 
 import argparse
@@ -39,7 +39,7 @@ SMALL_ROLLOUTS = 2
 IMAGES = {"num_envs": 2, "num_steps": 8}
 """The same where observations are images."""
 
-STAND_INS = '''
+STAND_INS = """
 import gymnasium
 import numpy as np
 
@@ -63,7 +63,7 @@ class Robot(MyEnv):
 
 gymnasium.register("MyEnv-v0", entry_point=MyEnv, max_episode_steps=9)
 gymnasium.register("Robot-v0", entry_point=Robot, max_episode_steps=9)
-'''
+"""
 """The module mypackage, which stands for the reader's own."""
 
 ELSEWHERE = {"mpirun": "mpirun", "srun": "srun", "--coordinator": "a second host"}
