@@ -159,7 +159,7 @@ def run_line(page: str, line: list[str]) -> Outcome:
 
     def run() -> None:
         for run_folder in missing(arguments) if command != "train" else ():
-            train(trained_by()[run_folder])
+            train(trainer_of(run_folder))
         if command == "train":
             train(arguments)
             return
@@ -216,20 +216,18 @@ def missing(arguments: list[str]) -> list[str]:
     return [word for word in arguments if word.startswith("runs/") and not Path(word).exists()]
 
 
-def trained_by() -> dict[str, list[str]]:
-    """The `shoal train` of some page that makes a run, by the run's folder."""
+def trainer_of(folder: str) -> list[str]:
+    """The arguments of the first `shoal train` on any page that makes a run in this folder."""
     from shoal.cli.parse import parse_train
-    from shoal.errors import ShoalError
     from shoal.runs.config import default_folder
 
-    found = {}
     for page in PAGES:
         for command, *arguments in commands(page):
-            if command == "train" and "--help" not in arguments:
-                with contextlib.suppress(ShoalError):
-                    config, output = parse_train(arguments)
-                    found.setdefault(str(output.out or default_folder(config)), arguments)
-    return found
+            if command == "train" and "--help" not in arguments and "--config" not in arguments:
+                config, output = parse_train(arguments)
+                if str(output.out or default_folder(config)) == folder:
+                    return arguments
+    raise ValueError(f"no page trains {folder}")
 
 
 def timed(page: str, what: str, run) -> Outcome:
