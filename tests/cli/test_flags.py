@@ -78,9 +78,7 @@ def test_minibatches_that_nobody_asked_for_divide_what_there_is(arguments, minib
 
 def test_minibatches_that_were_asked_for_are_refused_where_they_do_not_divide(tmp_path):
     asked = "Acrobot-v1 --memory gru --num-minibatches 64"  # what the preset says, too
-    with pytest.raises(
-        ShoalError, match="64 does not divide the 16 environments; leave num_minibatches"
-    ):
+    with pytest.raises(ShoalError, match="64 does not divide the 16 environments; leave num_minibatches"):
         parse_train(asked.split())
     file = tmp_path / "settings.yaml"
     file.write_text("env: CartPole-v1\nnum_envs: 8\nnum_minibatches: 8\n")
