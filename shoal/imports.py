@@ -1,4 +1,4 @@
-"""Code of the user's own, by its import path."""
+"""Code that is not Shoal's: the user's own by its import path, other packages and how to install them."""
 
 import importlib
 import os
@@ -10,6 +10,42 @@ from shoal.errors import NotFound, ShoalError
 
 SCRIPTS = ("__main__", "__mp_main__")
 """The names of the program itself among the modules."""
+
+EXTRAS = {
+    "Box2D": "box2d",
+    "mujoco": "mujoco",
+    "ale_py": "atari",
+    "minigrid": "minigrid",
+    "pettingzoo": "pettingzoo",
+    "mpe2": "pettingzoo",
+    "pybullet": "pybullet",
+    "pybullet_envs_gymnasium": "pybullet",
+    "dp_accounting": "privacy",
+}
+"""Modules that an extra of Shoal installs."""
+
+
+class MissingPackage(ShoalError):
+    """Something needs a package that is not installed."""
+
+
+def needs(name: str, module: str) -> MissingPackage:
+    """What to say where something needs a module that is not installed.
+
+    >>> print(needs("LunarLander-v3", "Box2D"))
+    LunarLander-v3 needs Box2D: pip install 'shoal[box2d]'
+    >>> print(needs("toys:Ball-v0", "toys"))
+    toys:Ball-v0 needs toys: pip install toys
+    """
+    package = f"'shoal[{EXTRAS[module]}]'" if module in EXTRAS else module
+    return MissingPackage(f"{name} needs {module}: pip install {package}")
+
+
+def missing_module(error: BaseException | None) -> str | None:
+    """The package whose absence an exception is about, or the one that it was raised from."""
+    while error is not None and not isinstance(error, ModuleNotFoundError):
+        error = error.__cause__
+    return error.name.partition(".")[0] if error and error.name else None
 
 
 def import_attribute(path: str) -> Any:
@@ -51,6 +87,9 @@ def import_user_module(module: str, wanted_by: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        absent = missing_module(error)
+        if absent in EXTRAS:
+            raise needs(wanted_by, absent) from error
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise ShoalError(
                 f"{wanted_by}: module {module} needs {error.name}, which is not installed; install it"

@@ -1,4 +1,4 @@
-"""The command: shoal train | eval | play | plot | runs | envs."""
+"""The command: shoal train | eval | play | plot | runs | envs | check."""
 
 import importlib
 import sys
@@ -13,7 +13,8 @@ COMMANDS = {
     "play": "[RUN]          watch a trained learner: GIF, MP4 or window",
     "plot": "[RUN ...]      plot learning curves and the best policy",
     "runs": "[FOLDER ...]   list runs: state, steps, returns, settings that differ",
-    "envs": "[PATTERN]      list environments",
+    "envs": "[PATTERN]      list environments, or tell of a few",
+    "check": "ENV            try an environment: spaces, numbers, resets, speed",
 }
 """Each is a module of its own, with a function `main`."""
 

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
+from shoal.envs.checks.findings import Finding
 from shoal.errors import ShoalError
 from shoal.runs.progress import describe_scores, format_large, format_return
 from shoal.runs.session import Finished, Session
@@ -102,6 +104,25 @@ def evaluations(results: Sequence[Evaluation]) -> None:
         console.print(_by_agent(results))
     if any(one.world == "seen" for one in results):
         console.print("own: its own world; seen: all learners' worlds; unseen: a new world per episode")
+
+
+def finding(found: Finding) -> Finding:
+    """Print a line of a check's report; returns the finding."""
+    colour = {"ok": "green", "warning": "yellow", "problem": "bold red"}[found.level]
+    line = Table.grid(
+        Column(width=8, style=colour), Column(width=12), Column(overflow="fold"), padding=(0, 1)
+    )
+    line.add_row(found.level, found.topic, Text(found.text))
+    Console().print(line)
+    print(found.traceback, end="", file=sys.stderr)
+    return found
+
+
+def verdict(env: str, found: Sequence[Finding]) -> None:
+    """Print how many problems and warnings there are."""
+    counts = [(sum(one.level == level for one in found), level) for level in ("problem", "warning")]
+    several = ", ".join(f"{count or 'no'} {level}{'s' * (count != 1)}" for count, level in counts)
+    print(f"{env}: {several}")
 
 
 def _by_agent(results: Sequence[Evaluation]) -> Table:

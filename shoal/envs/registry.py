@@ -17,7 +17,7 @@ from shoal.envs.adapters.own import own_recipe
 from shoal.envs.adapters.suite import Suite, UnknownOptions
 from shoal.envs.frame_stack import stack_frames
 from shoal.errors import NotFound, ShoalError
-from shoal.imports import import_path, import_user_module
+from shoal.imports import import_path, import_user_module, needs
 from shoal.types import EnvRecipe, JaxEnv
 
 SUITES: dict[str, Suite] = {
@@ -133,7 +133,7 @@ def _is_installed(suite: Suite) -> bool:
 def _unknown(name: str, identifier: str, prefixes: list[str]) -> ShoalError:
     absent = [suite.library for suite in (SUITES[prefix] for prefix in prefixes) if not _is_installed(suite)]
     if absent and len(prefixes) == 1:
-        return ShoalError(f"{name} needs {absent[0]}: pip install {absent[0]}")
+        return needs(name, str(absent[0]))
     everything = list_environments()
     elsewhere = [f"{prefix}:{known}" for known, prefix in everything if known == identifier]
     start = name.removesuffix(identifier)

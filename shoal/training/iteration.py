@@ -70,7 +70,8 @@ class Progress(NamedTuple):
 
     metrics: dict[str, Array]  # (L,) each, of the last iteration
     valid_steps: Array  # (L,) int32, of all the iterations
-    bad_rewards: Array  # (L,) bool, in any of them
+    bad_rewards: Array  # (L,) bool: not finite in any of them, while the learner's loss was
+    bad_observations: Array  # (L,) bool, the same of observations
 
 
 class Parts(NamedTuple):
@@ -154,14 +155,24 @@ def advance(parts: Parts, state: TrainState, count: Array) -> tuple[TrainState, 
     def body(_, carry):
         state, before = carry
         state, progress = once(state)
-        total = before.valid_steps + progress.valid_steps
-        progress = Progress(progress.metrics, total, before.bad_rewards | progress.bad_rewards)
+        progress = joined(before, progress)
         # Progress is gathered from the processes after the loop, not at every iteration.
         return jax.lax.with_sharding_constraint((state, progress), layout)
 
     _, shapes = jax.eval_shape(once, state)
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.fori_loop(0, count, body, (state, zero))
+
+
+def joined(before: Progress, now: Progress) -> Progress:
+    """The progress of several iterations. What a lost learner does to its environment is not counted."""
+    sound = jnp.isfinite(before.metrics["loss/total"])
+    return Progress(
+        metrics=now.metrics,
+        valid_steps=before.valid_steps + now.valid_steps,
+        bad_rewards=before.bad_rewards | now.bad_rewards & sound,
+        bad_observations=before.bad_observations | now.bad_observations & sound,
+    )
 
 
 def iterate(parts: Parts, state: TrainState) -> tuple[TrainState, Progress]:
@@ -251,8 +262,16 @@ def update_learners(
     learner = parts.learner_for(horizon)
     update = trees.vmap_in_groups(parts.group, learner.update, in_axes=(0, 0, learner_axis))
     cohort, metrics = update(key_update, cohort, rollout)
-    agents = tuple(range(3, rollout.reward.ndim))
-    bad_rewards = jnp.sum(~jnp.isfinite(rollout.reward), (0, 2, *agents), dtype=jnp.int32)
-    valid_steps = jnp.sum(rollout.valid, (0, 2), dtype=jnp.int32)
-    bad_rewards, valid_steps = psum((bad_rewards, valid_steps), (DATA,) if parts.shards > 1 else ())
-    return cohort, Progress(metrics, valid_steps, bad_rewards > 0)
+    last = jax.tree.map(lambda x: x[None], rollout.last_obs)
+    counts = (
+        num_bad(rollout.reward),
+        sum(map(num_bad, jax.tree.leaves((rollout.obs, last)))),
+        jnp.sum(rollout.valid, (0, 2), dtype=jnp.int32),
+    )
+    bad_rewards, bad_observations, valid_steps = psum(counts, (DATA,) if parts.shards > 1 else ())
+    return cohort, Progress(metrics, valid_steps, bad_rewards > 0, bad_observations > 0)
+
+
+def num_bad(x: Array) -> Array:
+    """How many numbers of each learner are not finite, (L,); x (T, L, ...)."""
+    return jnp.sum(~jnp.isfinite(x), (0, *range(2, x.ndim)), dtype=jnp.int32)

@@ -68,6 +68,7 @@ class Report(NamedTuple):
     evaluated: bool  # whether the learners were evaluated just before
     metrics: dict[str, np.ndarray]  # (L,) each
     bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was not finite
+    bad_observations: np.ndarray  # (L,) bool: an observation since the last report was not finite
     clock: Clock
     state: TrainState  # a replay in it is valid until the next report
     trainer: Trainer  # the parts of the run: its learner, environment, exchange and settings
@@ -161,6 +162,7 @@ def progress_reports(
             evaluated=evaluated,
             metrics=metrics,
             bad_rewards=progress.bad_rewards,
+            bad_observations=progress.bad_observations,
             clock=Clock(now - began, compile_seconds, valid_steps, eval_seconds),
             state=state,
             trainer=trainer,

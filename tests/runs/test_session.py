@@ -283,6 +283,27 @@ def test_learners_lost_to_nan_are_reported_once_each():
         lost.check(report_with(4, losses[-1]))
 
 
-def report_with(step, loss):
+def test_a_bad_observation_is_named_when_its_learner_is_lost():
+    """A replay brings learner 1's observation up two reports later; learner 0's loss is its own."""
+    lost = DivergenceCheck()
+    lost.check(report_with(1, [1, 1], bad=[False, True]))
+    lost.check(report_with(2, [1, 1]))
+    with pytest.warns(
+        RuntimeWarning, match="learner 1 diverged near step 3: Robot-v0 gave an observation that"
+    ):
+        lost.check(report_with(3, [1, nan]))
+    alone = DivergenceCheck()
+    with pytest.warns(RuntimeWarning, match="learner 0 diverged near step 1: the loss is not finite"):
+        alone.check(report_with(1, [nan, 1], bad=[False, True]))
+
+
+def report_with(step, loss, bad=False):
     metrics = {"loss/total": np.array(loss, np.float32)}
-    return SimpleNamespace(step=step, metrics=metrics, bad_rewards=np.zeros(len(loss), bool))
+    parts = SimpleNamespace(config=SimpleNamespace(env="Robot-v0"))
+    return SimpleNamespace(
+        step=step,
+        metrics=metrics,
+        bad_rewards=np.zeros(len(loss), bool),
+        bad_observations=np.broadcast_to(bad, len(loss)),
+        trainer=SimpleNamespace(parts=parts),
+    )

@@ -17,6 +17,7 @@ from shoal.envs.adapters.host import HostAdapter, host_augmentation, host_env, o
 from shoal.envs.adapters.suite import Suite, option_errors
 from shoal.envs.worlds.gymnasium import declared_worlds, register_ours
 from shoal.errors import ShoalError
+from shoal.imports import needs
 from shoal.types import Env, EnvRecipe, EnvSpec
 
 if TYPE_CHECKING:
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
     from shoal.envs.adapters.gym_wrappers import Wrap
 
 _PLUGINS = {
-    "ALE/*": ("ale_py", "ale-py"),
-    "MiniGrid-*": ("minigrid",) * 2,
-    "BabyAI-*": ("minigrid",) * 2,
-    "*BulletEnv-v*": ("pybullet_envs_gymnasium",) * 2,
+    "ALE/*": "ale_py",
+    "MiniGrid-*": "minigrid",
+    "BabyAI-*": "minigrid",
+    "*BulletEnv-v*": "pybullet_envs_gymnasium",
 }
-"""Ids that another package registers when it is imported: its module, its name for pip."""
+"""Ids that another module registers when it is imported."""
+
+LIVES = "episodic_life"
+"""Our option of Atari games."""
 
 
 def gym_recipe(
@@ -126,13 +130,25 @@ def _make(
         return make_envs(registered or registry.spec(name), options, seeds, wraps)
 
 
+def make_single(name: str, options: dict[str, Any]) -> Any:
+    """One environment as Gymnasium makes it; None where there is only a vector environment."""
+    from shoal.envs.adapters.gym_batches import SingleEnvs
+
+    envs = _make(*_in_registry(name, options), None, np.zeros(1, np.uint32), False, [])
+    return envs.envs[0] if isinstance(envs, SingleEnvs) else None
+
+
 def _recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
-    if not name.startswith("ALE/"):
-        return gym_recipe(name, options)
-    game, ram = _without_ram(name)
-    ale = {key: value for key, value in (ram | options).items() if key != "episodic_life"}
-    recipe = gym_recipe(game, ale, options.get("episodic_life", False))
+    recipe = gym_recipe(*_in_registry(name, options), name.startswith("ALE/") and options.get(LIVES, False))
     return recipe._replace(spec=replace(recipe.spec, name=name))
+
+
+def _in_registry(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and options that Gymnasium knows."""
+    if not name.startswith("ALE/"):
+        return name, options
+    game, ram = _without_ram(name)
+    return game, {key: value for key, value in (ram | options).items() if key != LIVES}
 
 
 def _without_ram(name: str) -> tuple[str, dict[str, Any]]:
@@ -143,7 +159,7 @@ def _without_ram(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _names() -> Collection[str]:
-    for module, _ in _PLUGINS.values():
+    for module in _PLUGINS.values():
         if importlib.util.find_spec(module) is not None:
             importlib.import_module(module)
     old_apis = "GymV"
@@ -151,13 +167,13 @@ def _names() -> Collection[str]:
 
 
 def _knows(name: str) -> bool:
-    name, _ = _without_ram(name)
-    if name in import_gymnasium().registry:
+    registered, _ = _without_ram(name)
+    if registered in import_gymnasium().registry:
         return True
-    for pattern, (module, package) in _PLUGINS.items():
+    for pattern, module in _PLUGINS.items():
         if fnmatch.fnmatchcase(name, pattern) and importlib.util.find_spec(module) is None:
-            raise ShoalError(f"{name} needs {package}: pip install {package}")
-    return name in _names()
+            raise needs(name, module)
+    return registered in _names()
 
 
 SUITE = Suite(_recipe, _names, _knows, needs_prefix=lambda name: False, library="gymnasium")
