@@ -8,6 +8,7 @@ from typing import Literal
 
 from shoal.cli import cache, show
 from shoal.cli.arguments import RunFolder, read_arguments
+from shoal.cli.status import STATUS
 from shoal.runs.run import load
 from shoal.training.evaluate import Evaluation
 
@@ -44,12 +45,16 @@ def main(arguments: list[str]) -> int:
     """Print the returns of a run's learners."""
     options = read_arguments(Eval, "shoal eval", arguments)
     cache.cache_compilations()
+    STATUS.show("evaluating")
     if options.json:
         with show.stdout_to_stderr():
             evaluations = _evaluate(options)
+        STATUS.clear()
         print(json.dumps([one.to_dict() for one in evaluations], indent=1))
     else:
-        show.evaluations(_evaluate(options))
+        evaluations = _evaluate(options)
+        STATUS.clear()
+        show.evaluations(evaluations)
     return 0
 
 

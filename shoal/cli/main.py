@@ -3,8 +3,9 @@
 import importlib
 import sys
 import warnings
-from importlib.metadata import version
 
+from shoal.cli.interrupts import end_now, end_soon
+from shoal.cli.status import STATUS
 from shoal.errors import ShoalError
 
 COMMANDS = {
@@ -24,23 +25,30 @@ def main(argv: list[str] | None = None) -> int:
         print(usage())
         return 0 if arguments else 2
     if arguments[0] == "--version":
+        from importlib.metadata import version
+
         print(f"shoal {version('shoal')}")
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         return _complain(f"unknown command {name!r}; choose from {', '.join(COMMANDS)}")
-    warnings.showwarning = lambda message, *_, **__: print(f"shoal: warning: {message}", file=sys.stderr)
-    try:
-        return importlib.import_module(f"shoal.cli.{name}").main(rest)
-    except ShoalError as error:
-        if "--debug" in rest:
-            raise
-        print(error.traceback_text, file=sys.stderr, end="")
-        return _complain(str(error))
-    except BrokenPipeError:
-        return 0
-    except KeyboardInterrupt:
-        return 130
+    warnings.showwarning = _warn
+    STATUS.show("starting")
+    with end_soon():
+        try:
+            return importlib.import_module(f"shoal.cli.{name}").main(rest)
+        except ShoalError as error:
+            STATUS.clear()
+            if "--debug" in rest:
+                raise
+            print(error.traceback_text, file=sys.stderr, end="")
+            return _complain(str(error))
+        except BrokenPipeError:
+            return 0
+        except KeyboardInterrupt:
+            end_now()
+        finally:
+            STATUS.clear()
 
 
 def usage() -> str:
@@ -48,6 +56,11 @@ def usage() -> str:
     lines = [f"  shoal {name:<5} {text}" for name, text in COMMANDS.items()]
     more = "`shoal COMMAND --help` says more; `shoal train ENV --help` shows the settings for an environment."
     return "\n".join(["usage: shoal COMMAND ...", "", *lines, "", more])
+
+
+def _warn(message: Warning | str, *_, **__) -> None:
+    STATUS.clear()
+    print(f"shoal: warning: {message}", file=sys.stderr)
 
 
 def _complain(message: str) -> int:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from shoal.cli import cache, show
 from shoal.cli.arguments import RunFolder, read_arguments
+from shoal.cli.status import STATUS
 from shoal.runs.progress import format_return
 from shoal.runs.run import load
 from shoal.runs.video import write_video
@@ -43,9 +44,11 @@ def main(arguments: list[str]) -> int:
     """Write or show one episode."""
     options = read_arguments(Play, "shoal play", arguments)
     cache.cache_compilations()
+    STATUS.show("playing")
     played = load(options.run).play(
         options.learner, options.checkpoint, sampled=options.sampled, seed=options.seed, steps=options.steps
     )
+    STATUS.clear()
     name, frames = played.learner, played.frames
     default = None if options.mp4 or options.human else options.run / "videos" / f"learner_{name}.gif"
     for path in (options.gif or default, options.mp4):

@@ -8,6 +8,7 @@ import tyro
 
 from shoal.cli import cache
 from shoal.cli.arguments import read_arguments
+from shoal.cli.status import STATUS
 from shoal.errors import ShoalError
 from shoal.runs.plots.policy import plot_policy
 from shoal.runs.plots.run import destinations, plot
@@ -35,7 +36,10 @@ def main(arguments: list[str]) -> int:
     if not options.runs:
         raise ShoalError("no run is given; try shoal plot runs/CartPole-v1__ppo__s1")
     cache.cache_compilations()
-    for path in plot(options.runs, options.out):
+    STATUS.show("plotting")
+    paths = plot(options.runs, options.out)
+    STATUS.clear()
+    for path in paths:
         print(path)
     if options.episode:
         for run, folder in destinations(options.runs, options.out).items():

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 
 from shoal.errors import ShoalError
 from shoal.runs.progress import describe_scores, format_large
-from shoal.runs.session import Finished, Session
+from shoal.runs.session import Finished, Session, describe_stop
 from shoal.training.evaluate import Evaluation
 from shoal.training.profile import Profile
 
@@ -41,6 +41,11 @@ def ending(finished: Finished, session: Session) -> None:
         print("saved; the same command resumes here")
     print(f"files in {folder}")
     _next(folder)
+
+
+def given_up(finished: Finished) -> None:
+    """What a run keeps that was stopped inside a long call."""
+    print(f"{describe_stop(finished)}; the same command {'resumes' if finished.step else 'starts again'}")
 
 
 def profile_table(profile: Profile) -> None:

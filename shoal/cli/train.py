@@ -6,8 +6,9 @@ from shoal.cli import cache, show
 from shoal.cli.flags import Output, read_start
 from shoal.cli.help_pages import help_page
 from shoal.cli.parse import read_run
+from shoal.cli.status import STATUS
 from shoal.distributed import launch
-from shoal.distributed.processes import ProcessInfo, rank, read_launcher, run_distributed
+from shoal.distributed.processes import ProcessInfo, exit_now, rank, read_launcher, run_distributed
 from shoal.errors import ShoalError
 from shoal.runs import session
 from shoal.runs.progress import ProgressBar
@@ -18,11 +19,13 @@ def main(arguments: list[str]) -> int:
     """Train, or show the help."""
     env, start = read_start(arguments)
     if start.help is not None:
+        STATUS.clear()
         print(help_page(env, start))
         return 0
     config, output = read_run(env, start, arguments)
     process = process_of(output) or read_launcher()
     if output.processes > 1 and not process:
+        STATUS.clear()
         return launch.launch([sys.executable, "-m", "shoal.cli", "train", *arguments], output.processes)
     cache.cache_compilations()
     if not process:
@@ -37,6 +40,7 @@ def run(config: TrainConfig, output: Output) -> int:
     opened = session.open_session(
         config, output.out, output.clobber, mesh=output.mesh, profile=output.profile
     )
+    STATUS.clear()
     if isinstance(opened, session.Finished):
         if rank() == 0:
             show.already_trained(opened)
@@ -44,7 +48,9 @@ def run(config: TrainConfig, output: Output) -> int:
     with ProgressBar(opened) as bar:
         finished = session.train_session(opened, bar.update)
     if rank() == 0:
-        show.ending(finished, opened)
+        show.given_up(finished) if finished.given_up else show.ending(finished, opened)
+    if finished.given_up:
+        exit_now(130)  # an orderly end waits for what was given up
     return 130 if finished.interrupted else 0
 
 

@@ -18,6 +18,7 @@ from shoal.training.iteration import Progress, TrainState
 from shoal.training.profile import Profile, profiled
 from shoal.training.program import Trainer, make_trainer
 from shoal.training.scores import score_metrics
+from shoal.training.waiting import Waiting
 
 Advance: TypeAlias = Callable[[TrainState, Any], tuple[TrainState, Progress]]
 """Trains for a number of iterations: (state, count) -> (state, progress)."""
@@ -89,18 +90,26 @@ def train(config: TrainConfig, **parts) -> Iterator[Report]:
     return (report for report in progress_reports(trainer, trainer.init()) if report.due)
 
 
-def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | None = None) -> Iterator[Report]:
+def progress_reports(
+    trainer: Trainer, state: TrainState, profile: Profile | None = None, waiting: Waiting | None = None
+) -> Iterator[Report]:
     """Train to the end from `state`, with a report about every `PROGRESS_SECONDS`.
 
     Which iterations have a report that is `due` depends on the configuration alone, not on time. With a
-    `profile`, the stages of each iteration run and are timed one by one.
+    `profile`, the stages of each iteration run and are timed one by one. `waiting` tells what is under way.
     """
     config = trainer.parts.config
+    waiting = waiting or Waiting()
     began = time.perf_counter()
     iteration, count, valid_steps = int(state.iteration), 1, 0
-    advance = profiled(trainer.stages, state, profile) if profile else compiled(trainer, state)
-    compare = trainer.compare.lower(state).compile() if config.learners > 1 else None
-    first_rank_where(False)  # wait until all processes have compiled
+    if profile:
+        advance = waiting.call("compiling", profiled, trainer.stages, state, profile)
+    else:
+        advance = compiled(trainer, state, waiting)
+    compare = None
+    if config.learners > 1:
+        compare = waiting.call("compiling", trainer.compare.lower(state).compile)
+    waiting.call("compiling", first_rank_where, False)  # wait until all processes have compiled
     compile_seconds = time.perf_counter() - began
     selects = config.selection_every
     while iteration < config.num_iterations:
@@ -108,7 +117,7 @@ def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | Non
         next_selection = (iteration // selects + 1) * selects if selects else next_due
         count = min(count, next_due - iteration, next_selection - iteration)
         before = time.perf_counter()
-        state, progress = run(advance, state, count)
+        state, progress = waiting.call("training", run, advance, state, count)
         now = time.perf_counter()
         iteration += count
         valid_steps += int(np.sum(progress.valid_steps))
@@ -137,15 +146,16 @@ def progress_reports(trainer: Trainer, state: TrainState, profile: Profile | Non
         count = broadcast_from_first(max(1, min(2 * count, int(PROGRESS_SECONDS * count / (now - before)))))
 
 
-def compiled(trainer: Trainer, state: TrainState) -> Advance:
+def compiled(trainer: Trainer, state: TrainState, waiting: Waiting) -> Advance:
     """`trainer.advance`, compiled. A replay is updated in place, which deletes it from the older state.
 
     Nothing is updated in place where an environment may raise: the state before is then still there to save.
+    Only what XLA does is in another thread: JAX's context managers hold for the one that traces.
     """
     if trainer.parts.learner.grouped or trainer.parts.recipe.may_raise:
-        return trainer.advance.lower(state, np.int32(1)).compile()
+        return waiting.call("compiling", trainer.advance.lower(state, np.int32(1)).compile)
     split = lambda state: (state.cohort.private, state._replace(cohort=state.cohort._replace(private=())))
-    program = trainer.advance_in_place.lower(*split(state), np.int32(1)).compile()
+    program = waiting.call("compiling", trainer.advance_in_place.lower(*split(state), np.int32(1)).compile)
     return lambda state, count: program(*split(state), count)
 
 

@@ -1,0 +1,63 @@
+"""Waiting for compiled programs: they run in a thread, so that the main thread notices signals meanwhile."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from math import inf
+from typing import Any
+
+PATIENCE_SECONDS = 2.0
+"""How long a call under way may still take once a stop is requested."""
+TURN_SECONDS = 0.1
+"""How often the main thread looks whether it should go on waiting."""
+
+
+class GivenUp(KeyboardInterrupt):
+    """The call under way did not end soon after a stop was requested; it goes on in its thread."""
+
+
+class Waiting:
+    """What a run waits for, since when, and until when at most.
+
+    >>> waiting = Waiting()
+    >>> waiting.call("training", pow, 2, 5), waiting.activity
+    (32, 'training')
+    """
+
+    def __init__(self) -> None:
+        self.begin("compiling")
+        self.deadline = inf
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was requested."""
+        return self.deadline < inf
+
+    def stop(self) -> None:
+        """Request a stop: a call that does not end soon is given up."""
+        self.deadline = time.monotonic() + PATIENCE_SECONDS
+
+    def begin(self, activity: str) -> None:
+        """Tell what is under way from now on."""
+        self.activity, self.since = activity, time.monotonic()
+
+    def call(self, activity: str, function: Callable, *arguments: Any) -> Any:
+        """The function's result; raises `GivenUp` where it takes too long after a stop.
+
+        Signals are noticed at once, also while C++ computes: the function runs in a thread of its own.
+        """
+        self.begin(activity)
+        future: Future = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True, name=activity).start()
+        while not wait([future], TURN_SECONDS).done:
+            if time.monotonic() > self.deadline:
+                raise GivenUp(activity)
+        return future.result()
