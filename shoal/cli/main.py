@@ -4,7 +4,7 @@ import importlib
 import sys
 import warnings
 
-from shoal.cli.interrupts import end_now, end_soon
+from shoal.cli.interrupts import end_at_signals, end_now
 from shoal.cli.status import STATUS
 from shoal.errors import ShoalError
 
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         return _complain(f"unknown command {name!r}; choose from {', '.join(COMMANDS)}")
     warnings.showwarning = _warn
     STATUS.show("starting")
-    with end_soon():
+    with end_at_signals():
         try:
             return importlib.import_module(f"shoal.cli.{name}").main(rest)
         except ShoalError as error:
