@@ -8,7 +8,7 @@ from shoal.cli.help_pages import help_page
 from shoal.cli.parse import read_run
 from shoal.cli.status import STATUS
 from shoal.distributed import launch
-from shoal.distributed.processes import ProcessInfo, exit_now, rank, read_launcher, run_distributed
+from shoal.distributed.processes import ProcessInfo, rank, read_launcher, run_distributed
 from shoal.errors import ShoalError
 from shoal.runs import session
 from shoal.runs.progress import ProgressBar
@@ -49,8 +49,6 @@ def run(config: TrainConfig, output: Output) -> int:
         finished = session.train_session(opened, bar.update)
     if rank() == 0:
         show.given_up(finished) if finished.given_up else show.ending(finished, opened)
-    if finished.given_up:
-        exit_now(130)  # an orderly end waits for what was given up
     return 130 if finished.interrupted else 0
 
 

@@ -1,5 +1,8 @@
 """Waiting for compiled programs: they run in a thread, so that the main thread notices signals meanwhile."""
 
+import atexit
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +14,9 @@ PATIENCE_SECONDS = 2.0
 """How long a call under way may still take once a stop is requested."""
 TURN_SECONDS = 0.1
 """How often the main thread looks whether it should go on waiting."""
+
+_running: set[Future] = set()
+"""The calls under way, those that nobody waits for any more among them."""
 
 
 class GivenUp(KeyboardInterrupt):
@@ -49,15 +55,27 @@ class Waiting:
         """
         self.begin(activity)
         future: Future = Future()
+        _running.add(future)
 
         def work() -> None:
             try:
                 future.set_result(function(*arguments))
             except BaseException as error:
                 future.set_exception(error)
+            finally:
+                _running.discard(future)
 
         threading.Thread(target=work, daemon=True, name=activity).start()
         while not wait([future], TURN_SECONDS).done:
             if time.monotonic() > self.deadline:
                 raise GivenUp(activity)
         return future.result()
+
+
+@atexit.register
+def _end_during_a_call() -> None:
+    """End this process at once where a call is still under way: an orderly end waits for it, or crashes."""
+    if any(not future.done() for future in _running):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
