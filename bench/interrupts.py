@@ -147,7 +147,10 @@ def attempt(phase: Phase, trained: Path, cache: Path, chance: float) -> tuple[fl
 def measure(phases: list[Phase], share: float, seed: int) -> str:
     """The table."""
     chances = random.Random(seed)
-    lines = ["| interrupted in | tries | of them too late | slowest exit, s | failures |", "|---|---|---|---|---|"]
+    lines = [
+        "| interrupted in | tries | of them too late | slowest exit, s | failures |",
+        "|---|---|---|---|---|",
+    ]
     with tempfile.TemporaryDirectory() as name:
         trained, cache = Path(name) / "trained", Path(name) / "cache"
         first = start(f"train CartPole-v1 --steps 20000 --out trained {SMALL}", Path(name), cache)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from shoal.cli.status import STATUS
 from shoal.errors import ShoalError
 
 RunFolder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
@@ -15,6 +16,8 @@ RunFolder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
 
 def read_arguments(cls: type, command: str, arguments: list[str], **how: Any) -> Any:
     """The options of a command, as an instance of `cls`; `how` goes to tyro."""
+    if {"-h", "--help"} & {*arguments}:
+        STATUS.clear()
     printed = io.StringIO()
     try:
         with redirect_stderr(printed):

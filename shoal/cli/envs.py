@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import tyro
 
 from shoal.cli.arguments import read_arguments
+from shoal.cli.status import STATUS
 from shoal.envs.registry import list_environments
 from shoal.errors import ShoalError
 
@@ -25,6 +26,7 @@ def main(arguments: list[str]) -> int:
     found = list_environments(options.pattern or None)
     if not found:
         raise ShoalError(f"no environment matches {options.pattern!r}; shoal envs lists them all")
+    STATUS.clear()
     suites: dict[str, list[str]] = {}
     for name, suite in found:
         suites.setdefault(name, []).append(suite)

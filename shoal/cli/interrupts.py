@@ -9,41 +9,29 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from shoal.cli.status import STATUS
 from shoal.runs.files import remove_unfinished
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
+_ending = threading.Lock()
+"""Taken by the thread that ends the process."""
 
 
-@contextmanager
-def end_at_signals() -> Iterator[None]:
-    """A stop signal ends the process; where a handler is set later, that one has the first and this the second.
-
-    Does nothing outside the main thread, where Python allows no signal handlers.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def end_at_signals() -> None:
+    """From now on a stop signal ends the process; where a handler is set later, the second one does."""
     watched, told = socket.socketpair()
     told.setblocking(False)
-    handlers = {number: signal.signal(number, _leave_to_watcher) for number in STOPS}
-    descriptor = signal.set_wakeup_fd(told.fileno())
+    for number in STOPS:
+        signal.signal(number, _leave_to_watcher)
+    signal.set_wakeup_fd(told.detach())
     threading.Thread(target=_watch, args=(watched,), daemon=True).start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(descriptor)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        told.close()
 
 
 def end_now() -> NoReturn:
     """End this process with one line, and with files as they were; an orderly end would wait for C++."""
+    _ending.acquire()
     remove_unfinished()
     STATUS.clear()
     if sys.stderr.isatty():
@@ -58,10 +46,9 @@ def _leave_to_watcher(number: int, frame: Any) -> None:
 
 
 def _watch(watched: socket.socket) -> None:
-    with watched:
-        noted = False
-        while told := watched.recv(1):
-            if told[0] in STOPS:
-                if noted or signal.getsignal(told[0]) is _leave_to_watcher:
-                    end_now()
-                noted = True
+    noted = False
+    while told := watched.recv(1):
+        if told[0] in STOPS:
+            if noted or signal.getsignal(told[0]) is _leave_to_watcher:
+                end_now()
+            noted = True

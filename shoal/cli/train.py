@@ -30,6 +30,7 @@ def main(arguments: list[str]) -> int:
     cache.cache_compilations()
     if not process:
         return run(config, output)
+    STATUS.clear()
     if launch.was_launched():
         launch.end_with_launcher()
     return run_distributed(process, lambda: run(config, output), quiet=launch.was_launched())
