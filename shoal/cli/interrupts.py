@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM end the command at once, whatever it does: a thread watches for them.
 
-Python notices signals only between two of its own instructions, and compiling takes many seconds. Nor is a
-KeyboardInterrupt raised there sure to arrive: extensions and callbacks of libraries turn it into something else.
+Python notices signals only between two of its own instructions, and compiling takes many seconds. Nor does a
+KeyboardInterrupt always arrive: extensions and callbacks of libraries lose it, or make another error of it.
 """
 
 import os
