@@ -3,22 +3,21 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from shoal.public import *  # noqa: F403
-
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from shoal.public import *  # noqa: F403
+else:
 
-def __getattr__(name: str) -> Any:
-    """A public name: all are imported when the first is used, so the command answers before JAX is there."""
-    if name.startswith("__") and name != "__all__":
-        raise AttributeError(name)
-    public = import_module("shoal.public")
-    globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
-    if name not in globals():
-        raise AttributeError(f"module 'shoal' has no attribute {name!r}")
-    return globals()[name]
+    def __getattr__(name: str) -> Any:
+        """A public name. All are imported when the first is used: the command answers before JAX is there."""
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(name)
+        public = import_module("shoal.public")
+        globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
+        if name not in globals():
+            raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+        return globals()[name]
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *import_module("shoal.public").__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *import_module("shoal.public").__all__})
