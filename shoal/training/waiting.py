@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 
 PATIENCE_SECONDS = 2.0
-"""How long a call under way may still take once a stop is requested."""
+"""How long training may still take once a stop is requested; compiling has nothing to save and gets none."""
 TURN_SECONDS = 0.1
 """How often the main thread looks whether it should go on waiting."""
 
@@ -24,7 +24,7 @@ class GivenUp(KeyboardInterrupt):
 
 
 class Waiting:
-    """What a run waits for, since when, and until when at most.
+    """What a run waits for, since when, and whether it should stop.
 
     >>> waiting = Waiting()
     >>> waiting.call("training", pow, 2, 5), waiting.activity
@@ -33,16 +33,16 @@ class Waiting:
 
     def __init__(self) -> None:
         self.begin("compiling")
-        self.deadline = inf
+        self.stop_asked = inf
 
     @property
     def stopping(self) -> bool:
         """Whether a stop was requested."""
-        return self.deadline < inf
+        return self.stop_asked < inf
 
     def stop(self) -> None:
         """Request a stop: a call that does not end soon is given up."""
-        self.deadline = time.monotonic() + PATIENCE_SECONDS
+        self.stop_asked = time.monotonic()
 
     def begin(self, activity: str) -> None:
         """Tell what is under way from now on."""
@@ -66,8 +66,9 @@ class Waiting:
                 _running.discard(future)
 
         threading.Thread(target=work, daemon=True, name=activity).start()
+        patience = PATIENCE_SECONDS if activity == "training" else 0.0
         while not wait([future], TURN_SECONDS).done:
-            if time.monotonic() > self.deadline:
+            if time.monotonic() - self.stop_asked > patience:
                 raise GivenUp(activity)
         return future.result()
 

@@ -36,12 +36,13 @@ def test_an_error_is_that_of_the_function(error):
     assert raised.value is error
 
 
-def test_after_a_stop_a_long_call_is_given_up(blocked, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
+@pytest.mark.parametrize(("activity", "patience"), [("training", 0.0), ("compiling", 1000.0)])
+def test_after_a_stop_a_long_call_is_given_up(activity, patience, blocked, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", patience)
     waiting = Waiting()
     waiting.stop()
-    with pytest.raises(GivenUp, match="compiling"):
-        waiting.call("compiling", blocked)
+    with pytest.raises(GivenUp, match=activity):
+        waiting.call(activity, blocked)
     assert module._running, "it goes on"
 
 
