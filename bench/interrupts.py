@@ -20,10 +20,12 @@ from typing import NamedTuple
 
 LIMIT = 5.0
 """Seconds in which a command must end."""
+PYTHON_STARTS = 0.3
+"""Seconds in which Python starts, before it runs a line of ours; an interrupt then shows its own traceback."""
 HERE = Path(__file__).parent
 SMALL = "--no-preset --num-envs 2 --num-steps 128 --num-minibatches 2 --update-epochs 1 --hidden 8"
 LONG = "--no-preset --num-envs 8 --num-steps 262144 --num-minibatches 4 --update-epochs 10 --hidden 64"
-REPLAY = "--algo td3 --no-preset --num-envs 1 --buffer-size 10000000 --hidden 8"
+REPLAY = "--algo td3 --no-preset --num-envs 1 --buffer-size 2000000 --hidden 8"
 
 
 class Running(NamedTuple):
@@ -47,8 +49,8 @@ class Phase(NamedTuple):
 
 
 def within(seconds: float) -> Callable[[Running, float], None]:
-    """At some moment in so many seconds from the start."""
-    return lambda running, chance: time.sleep(seconds * chance)
+    """At some moment in so many seconds, once Python itself has started."""
+    return lambda running, chance: time.sleep(PYTHON_STARTS + seconds * chance)
 
 
 def after(seen: Callable[[Running], bool], seconds: float = 0.0) -> Callable[[Running, float], None]:
@@ -87,9 +89,9 @@ PHASES = [
         pause=0.23,
     ),
     Phase("long iteration, XLA", 4, f"train CartPole-v1 --steps 4e6 --out run {LONG}", after(has_row, 8.0)),
-    Phase("saving", 5, f"train Pendulum-v1 --steps 3000 --out run {REPLAY}", after(saves, 0.05)),
+    Phase("saving", 5, f"train Pendulum-v1 --steps 3000 --out run {REPLAY}", after(saves, 0.03)),
     Phase(
-        "saving, two signals", 3, f"train Pendulum-v1 --steps 3000 --out run {REPLAY}", after(saves, 0.05), 2
+        "saving, two signals", 3, f"train Pendulum-v1 --steps 3000 --out run {REPLAY}", after(saves, 0.03), 2
     ),
     Phase("evaluation", 5, "eval trained --episodes 50", within(6.0), cold=True),
     Phase("film, GIF", 3, "play trained --gif film.gif", within(4.0)),

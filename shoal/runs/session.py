@@ -185,12 +185,12 @@ def run_session(session: Session) -> Generator[Report, None, None]:
                 divergence.check(report)
                 if writer:
                     writer.write(report)
-                yield report
                 elapsed, score = time.monotonic() - saved_at, top_score(report)
                 better = report.due and score > best and elapsed > SAVE_SECONDS / 6
                 if broadcast_from_first(int(elapsed > SAVE_SECONDS or better)):
                     save_report(session, report)
                     saved_step, saved_at, best = report.step, time.monotonic(), max(best, score)
+                yield report  # a stop requested while it was saved comes before the next iteration
     except (Exception, KeyboardInterrupt) as error:
         in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | OtherProcessFailed)
         raise
