@@ -9,6 +9,7 @@ import tyro
 from shoal.cli import show
 from shoal.cli.arguments import read_arguments
 from shoal.cli.parse import read_options
+from shoal.cli.status import STATUS
 from shoal.envs.checks.environment import check_environment
 from shoal.envs.checks.findings import Finding, ok, problem
 from shoal.envs.registry import make
@@ -43,6 +44,7 @@ def main(arguments: list[str]) -> int:
     """Print what was found; 1 where there are problems."""
     options = read_arguments(Check, "shoal check", arguments)
     cache_compilations()
+    STATUS.clear()
     if options.json:
         with show.stdout_to_stderr():
             found = list(_findings(options))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import tyro
 
 from shoal.cli.arguments import read_arguments
+from shoal.cli.status import STATUS
 from shoal.envs.describe import describe
 from shoal.envs.registry import list_environments, make
 from shoal.errors import ShoalError
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> int:
     """List environments."""
     options = read_arguments(Envs, "shoal envs", arguments)
     suites = find(options.pattern)
+    STATUS.clear()
     described = options.details or len(suites) <= FEW
     forced = options.pattern.rpartition(":")[0]
     for name, prefixes in suites.items():

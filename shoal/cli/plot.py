@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from shoal.cli.arguments import choose_run, read_arguments
+from shoal.cli.status import STATUS
 from shoal.runs.cache import cache_compilations
 from shoal.runs.plots.run import PlotOptions, plot
 
@@ -32,6 +33,9 @@ def main(arguments: list[str]) -> int:
     options = read_arguments(Plot, "shoal plot", arguments)
     runs = options.runs or (choose_run(None),)
     cache_compilations()
-    for path in plot(runs, options.out, options):
+    STATUS.show("plotting")
+    paths = plot(runs, options.out, options)
+    STATUS.clear()
+    for path in paths:
         print(path)
     return 0

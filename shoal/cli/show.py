@@ -17,7 +17,7 @@ from rich.text import Text
 from shoal.envs.checks.findings import Finding
 from shoal.errors import ShoalError
 from shoal.runs.progress import describe_scores, format_large, format_return
-from shoal.runs.session import Finished, Session
+from shoal.runs.session import Finished, Session, describe_stop
 from shoal.training.evaluate import Evaluation
 from shoal.training.profile import Profile
 
@@ -62,6 +62,11 @@ def evaluated(summary: Mapping[str, Any]) -> None:
     print(f"{describe_scores(np.asarray(last['return_mean']))} in the last evaluation")
     if best != last:
         print(f"{describe_scores(np.asarray(best['return_mean']))} in the best one, at step {best['step']:,}")
+
+
+def given_up(finished: Finished) -> None:
+    """What a run keeps that was stopped inside a long call."""
+    print(f"{describe_stop(finished)}; the same command {'resumes' if finished.step else 'starts again'}")
 
 
 def profile_table(profile: Profile) -> None:

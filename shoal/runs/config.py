@@ -7,7 +7,7 @@ from textwrap import shorten
 from types import MappingProxyType
 from typing import Any
 
-from shoal import settings as groups
+import shoal.settings as groups
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import check_exchange

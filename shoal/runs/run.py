@@ -22,7 +22,7 @@ from shoal.runs.milestones import Milestones
 from shoal.runs.own import NO_PARTS, OwnParts, find_exchange_again, read_call
 from shoal.runs.policy import Policy
 from shoal.runs.progress import ProgressBar, on_terminal
-from shoal.runs.session import Finished, open_session, train_session
+from shoal.runs.session import Finished, describe_stop, open_session, train_session
 from shoal.runs.video import write_video
 from shoal.training.config import TrainConfig
 from shoal.training.episode import episode
@@ -246,7 +246,7 @@ def run(
         with bar or nullcontext():
             ended = train_session(opened, bar.update if bar else lambda report: None)
         if ended.interrupted:
-            raise KeyboardInterrupt(f"{ended.folder} is saved at step {ended.step:,}")
+            raise KeyboardInterrupt(describe_stop(ended))
     return Run(opened.folder, own)
 
 

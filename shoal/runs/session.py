@@ -43,6 +43,7 @@ from shoal.training.parts import mesh_for
 from shoal.training.profile import Profile
 from shoal.training.program import Trainer, make_trainer
 from shoal.training.scores import best_learner
+from shoal.training.waiting import GivenUp, Waiting
 
 SAVE_SECONDS = 30.0
 """Seconds between checkpoints: a crash loses no more work."""
@@ -59,6 +60,7 @@ class Session(NamedTuple):
     clock: Clock
     lock: FolderLock
     watch: Watch
+    waiting: Waiting
     profile: Profile | None = None
 
 
@@ -66,10 +68,11 @@ class Finished(NamedTuple):
     """A run that reached its last step or its goal, or was interrupted before."""
 
     folder: Path
-    step: int
+    step: int  # 0 where nothing is saved
     summary: dict  # {} where none was written
     interrupted: bool = False
     reached: dict | None = None  # the goal it stopped at: return and step
+    given_up: str | None = None  # the activity that was under way and goes on until the process ends
 
 
 def open_session(
@@ -106,11 +109,12 @@ def open_session(
     milestones = Milestones(**run_on_first(lambda: keep_milestones(folder, milestones)))
     state, timed = trainer.init(), Profile() if profile else None
     if not found:
-        return Session(folder, trainer, state, None, Clock(), lock, Watch(milestones, config), timed)
+        watch = Watch(milestones, config)
+        return Session(folder, trainer, state, None, Clock(), lock, watch, Waiting(), timed)
     state, meta = saving.restore(trainer, state, folder)
     step = config.steps_after(meta["iteration"])
     watch = Watch(milestones, config, meta)
-    return Session(folder, trainer, state, step, Clock(**meta["clock"]), lock, watch, timed)
+    return Session(folder, trainer, state, step, Clock(**meta["clock"]), lock, watch, Waiting(), timed)
 
 
 def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
@@ -166,15 +170,40 @@ def clear_folder(folder: Path) -> None:
 def train_session(session: Session, show: Callable[[Report], None]) -> Finished:
     """Train to the end or the goal, or until Ctrl-C or SIGTERM; `show` is called with every report."""
     report = None
-    with stop_signals() as caught:
+    with stop_signals(session.waiting):
         reports = run_session(session)
-        for report in reports:
-            show(report)
-            if first_rank_where(bool(caught)) is not None:
-                break
-        reports.close()
-    assert report is not None, "a session has at least one iteration left"
-    return finish_session(session, report)
+        try:
+            for report in reports:
+                show(report)
+                if first_rank_where(session.waiting.stopping) is not None:
+                    break
+            reports.close()
+        except GivenUp as given_up:
+            return give_up(session, report, str(given_up))
+        assert report is not None, "a session has at least one iteration left"
+        return finish_session(session, report)
+
+
+def give_up(session: Session, report: Report | None, activity: str) -> Finished:
+    """Finish a run whose call under way took too long to wait for its end."""
+    meta = checkpoint.newest_meta(session.folder / "checkpoints") if rank() == 0 else None
+    saved = session.trainer.parts.config.steps_after(meta["iteration"]) if meta else 0
+    summary = finish_session(session, report).summary if report else {}
+    return Finished(session.folder, saved, summary, True, activity)
+
+
+def describe_stop(finished: Finished) -> str:
+    """Where a run stopped, and what is saved of it.
+
+    >>> describe_stop(Finished(Path("runs/a"), 1024, {}, interrupted=True, given_up="training"))
+    'stopped inside an iteration; runs/a is saved at step 1,024'
+    """
+    where = "the first iteration" if not finished.step else "an iteration"
+    inside = {None: "stopped", "training": f"stopped inside {where}"}
+    how = inside.get(finished.given_up, f"stopped while {finished.given_up}")
+    if not finished.step:
+        return f"{how}; nothing is saved yet"
+    return f"{how}; {finished.folder} is saved at step {finished.step:,}"
 
 
 def run_session(session: Session) -> Generator[Report, None, None]:
@@ -187,22 +216,25 @@ def run_session(session: Session) -> Generator[Report, None, None]:
     watch, interludes = session.watch, session.watch.interludes(session.trainer)
     try:
         with open_writer(session) as writer:
-            for report in progress_reports(session.trainer, session.state, session.profile, interludes):
+            reports = progress_reports(
+                session.trainer, session.state, session.profile, interludes, session.waiting
+            )
+            for report in reports:
                 report = report.after(session.clock)
                 divergence.check(report)
                 watch.see(report)
                 if writer:
                     writer.write(report)
-                yield report
                 elapsed, score = time.monotonic() - saved_at, watch.rank(report)
                 better = report.due and score > best and elapsed > SAVE_SECONDS / 6
                 due = broadcast_from_first(int(elapsed > SAVE_SECONDS or better))
                 if due or watch.must_save(report):
                     save_report(session, report)
                     saved_step, saved_at, best = report.step, time.monotonic(), max(best, score)
+                yield report  # a stop requested while it was saved comes before the next iteration
                 if watch.reached:
                     break
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | OtherProcessFailed)
         raise
     finally:
@@ -259,6 +291,7 @@ def finish_session(session: Session, report: Report) -> Finished:
 
 def save_report(session: Session, report: Report) -> None:
     """Write a checkpoint of everything the run needs to resume."""
+    session.waiting.begin("saving")
     save_into(session.folder, report, session.watch)
 
 
