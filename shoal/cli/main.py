@@ -1,4 +1,4 @@
-"""The command: shoal train | eval | play | plot | envs."""
+"""The command: shoal train | eval | play | plot | export | envs."""
 
 import importlib
 import sys
@@ -12,6 +12,7 @@ COMMANDS = {
     "eval": "RUN            play whole episodes and print their returns",
     "play": "RUN            watch a trained learner: GIF, MP4 or window",
     "plot": "RUN [RUN ...]  plot learning curves and the best policy",
+    "export": "RUN          write a policy as ONNX, and a program that plays it",
     "envs": "[PATTERN]      list environments",
 }
 """Each is a module of its own, with a function `main`."""
@@ -45,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def usage() -> str:
     """What `shoal --help` prints."""
-    lines = [f"  shoal {name:<5} {text}" for name, text in COMMANDS.items()]
+    lines = [f"  shoal {name:<6} {text}" for name, text in COMMANDS.items()]
     more = "`shoal COMMAND --help` says more; `shoal train ENV --help` shows the settings for an environment."
     return "\n".join(["usage: shoal COMMAND ...", "", *lines, "", more])
 

@@ -1,5 +1,6 @@
 """The trained learners of a run, from a checkpoint or a report, and how to choose some of them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ class TrainedLearners(NamedTuple):
     cohort: LearnerState  # leading L
     best: int
     step: int
+    scores: Sequence[float | None] = ()  # the mean return of each learner at the checkpoint
 
 
 def load_learners(folder: Path, which: int | str = "latest") -> TrainedLearners:
@@ -40,7 +42,8 @@ def load_learners(folder: Path, which: int | str = "latest") -> TrainedLearners:
     like = {"cohort": jax.eval_shape(jax.vmap(learner.init), keys)}
     parts, meta = load_checkpoint(Path(folder), which, like, config.algo.rollout_size)
     step = config.steps_after(meta["iteration"])
-    return TrainedLearners(config, recipe, learner, parts["cohort"], best_learner(meta["scores"]), step)
+    scores = meta["scores"]
+    return TrainedLearners(config, recipe, learner, parts["cohort"], best_learner(scores), step, scores)
 
 
 def load_checkpoint(folder: Path, which: int | str, like: Tree, rollout_size: int) -> tuple[Tree, dict]:

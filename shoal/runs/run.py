@@ -173,6 +173,22 @@ class Run:
         path = path or self.folder / "videos" / f"learner_{played.learner}.gif"
         return write_film(self.folder, played, Path(path), fps)
 
+    def export(
+        self,
+        folder: Path | str | None = None,
+        learner: int | str = "best",
+        checkpoint: int | str = "latest",
+    ) -> list[Path]:
+        """Write a policy as ONNX, its description and a program that plays it; returns the files.
+
+        They are in export/ of the run's folder unless another is given: policy.onnx, policy_sampled.onnx,
+        policy.json, play.py; of a team two .onnx for each of its policies.
+        """
+        from shoal.runs.export.files import export_learner
+
+        trained = load_learners(self.folder, checkpoint)
+        return export_learner(trained, learner, Path(folder or self.folder / "export"), self.folder.name)
+
     def plot(self, folder: Path | str | None = None, *, episode: bool = True, seed: int = 0) -> list[Path]:
         """Plot learning curves, and with `episode` the best learner's policy; returns the files written."""
         from shoal.runs.plots.policy import plot_policy
