@@ -76,7 +76,7 @@ def add_sac(graph: Graph, acting: Acting) -> str:
     size = acting.state.params.actor.head.layers[-1].bias.shape[0] // 2
     mean, log_std = graph.add_several("Split", 2, outputs, np.array([size, size]), axis=-1)
     if acting.sampled:
-        deviation = graph.add("Exp", graph.add("Clip", log_std, *np.float32(sac.LOG_STD)))
+        deviation = graph.add("Exp", graph.add("Clip", log_std, *map(np.float32, sac.LOG_STD)))
         mean = actions.add_normal(graph, mean, deviation, add_exploration(graph, acting))
     return add_to_bounds(graph, acting, graph.add("Tanh", mean))
 

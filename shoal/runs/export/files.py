@@ -54,7 +54,7 @@ def to_text(card: dict[str, Any]) -> str:
     }
     """
     text = json.dumps(card, indent=1, allow_nan=False)
-    return re.sub(r"\[[^][{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]).replace("[ ", "[").replace(" ]", "]"), text)
+    return re.sub(r"\[[^][{}]*\]", lambda found: json.dumps(json.loads(found[0])), text)
 
 
 def describe(trained: TrainedLearners, name: int | str, run: str) -> dict[str, Any]:
@@ -118,4 +118,6 @@ def describe_bound(bound: Any) -> Any:
     array = np.asarray(bound, float)
     if array.size and np.all(array == array.flat[0]):
         return float(array.flat[0]) if np.isfinite(array.flat[0]) else None
-    return np.where(np.isfinite(array), array, None).tolist()
+    values = array.astype(object)
+    values[~np.isfinite(array)] = None
+    return values.tolist()

@@ -79,6 +79,10 @@ class Graph:
         self.nodes.append(Node(op, names, outputs, attributes))
         return outputs
 
+    def add_slice(self, x: str, start: int, end: int = np.iinfo(np.int64).max) -> str:
+        """x[..., start:end]."""
+        return self.add("Slice", x, np.array([start]), np.array([end]), np.array([-1]))
+
     def _name(self, name: str, operand: Operand) -> str:
         if isinstance(operand, str):
             return operand

@@ -63,8 +63,7 @@ def add_mlp(graph: Graph, mlp: Any, x: str) -> str:
 def add_layer(graph: Graph, layer: Any, x: str) -> str:
     """x W + b, or the two parts of a split layer."""
     if isinstance(layer, SplitLayer):
-        sizes = np.array([layer.start, layer.right.layers[0].weight.shape[0]])
-        left, right = graph.add_several("Split", 2, x, sizes, axis=-1)
+        left, right = graph.add_slice(x, 0, layer.start), graph.add_slice(x, layer.start)
         outputs = add_mlp(graph, layer.left, left), add_mlp(graph, layer.right, right)
         return graph.add("Concat", *outputs, axis=-1)
     if not isinstance(layer, Dense):

@@ -52,8 +52,7 @@ def add_frames(graph: Graph, name: str, frame: Box, num_frames: int, episode_sta
     x = graph.add("Unsqueeze", x, np.array([-1])) if grey else x
     stacked = (*shape[:-1], num_frames * shape[-1])
     before = graph.add_input(f"frames.{name}", "state", frame.dtype, stacked)
-    cut = (np.array([shape[-1]]), np.array([stacked[-1]]), np.array([-1]))  # from, to, axis
-    later = graph.add("Concat", graph.add("Slice", before, *cut), x, axis=-1)
+    later = graph.add("Concat", graph.add_slice(before, shape[-1]), x, axis=-1)
     full = graph.add("Concat", *[x] * num_frames, axis=-1)
     starts = graph.add("Unsqueeze", episode_start, np.arange(1, len(shape) + 1))
     after = graph.add("Where", starts, full, later)

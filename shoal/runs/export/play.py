@@ -41,12 +41,12 @@ class Policy:
 
     def reset(self):
         """Start new episodes in all rows."""
-        self.state, self.starts = None, True
+        self.state, self.starts = {}, True
 
     def __call__(self, observation):
         """Actions (B, ...) for observations by name, (B, ...) each."""
         rows = len(next(iter(observation.values())))
-        if self.state is None:
+        if self.starts:
             self.state = {x["name"]: zeros(rows, x) for x in self.inputs if x["kind"] == "state"}
         feed = {x["name"]: self.fill(x, rows, observation) for x in self.inputs}
         found = self.session.run([name for _, name in self.outputs], feed)
@@ -83,15 +83,15 @@ def leaves(space, raw, name=""):
     """The parts of an observation by joined names: one-hot choices, images with their channels last."""
     match space:
         case gym.spaces.Dict() | gym.spaces.Tuple():
-            keys = space.spaces if isinstance(space, gym.spaces.Dict) else range(len(space))
-            for key in keys:
-                yield from leaves(space[key], raw[key], f"{name}/{key}" if name else str(key))
+            spaces = space.spaces if isinstance(space, gym.spaces.Dict) else dict(enumerate(space.spaces))
+            for key, part in spaces.items():
+                yield from leaves(part, raw[key], f"{name}/{key}" if name else str(key))
             return
         case gym.spaces.Discrete() | gym.spaces.MultiDiscrete():
             raw = gym.spaces.flatten(space, raw)
         case gym.spaces.Box() if raw.dtype == np.uint8 and raw.ndim == 3 and raw.shape[0] < raw.shape[2]:
             raw = raw.transpose(1, 2, 0)
-    yield name or "obs", np.atleast_1d(raw)
+    yield name or "obs", np.atleast_1d(np.asarray(raw))
 
 
 def to_env(space, action):
@@ -146,7 +146,7 @@ def play(env, policies, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Play the policy of this folder.")
     parser.add_argument("--episodes", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sampled", action="store_true", help="sample actions as in training")
