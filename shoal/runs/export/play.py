@@ -39,14 +39,17 @@ class Policy:
         self.outputs = [(output.get("of", output["name"]), output["name"]) for output in graph["outputs"]]
         self.reset()
 
-    def reset(self):
-        """Start new episodes in all rows."""
-        self.state, self.starts = {}, True
+    def reset(self, ended=None):
+        """Start new episodes: in all rows, or where `ended` (B,) is true."""
+        if ended is None:
+            self.state, self.starts = {}, True
+        else:
+            self.starts = self.starts | np.asarray(ended)
 
     def __call__(self, observation):
         """Actions (B, ...) for observations by name, (B, ...) each."""
         rows = len(next(iter(observation.values())))
-        if self.starts:
+        if not self.state:
             self.state = {x["name"]: zeros(rows, x) for x in self.inputs if x["kind"] == "state"}
         feed = {x["name"]: self.fill(x, rows, observation) for x in self.inputs}
         found = self.session.run([name for _, name in self.outputs], feed)
@@ -63,7 +66,7 @@ class Policy:
             case "state":
                 return self.state[port["name"]]
             case "episode_start":
-                return np.full(rows, self.starts)
+                return np.broadcast_to(self.starts, rows)
         draw = getattr(self.rng, port["distribution"])
         return draw(size=(rows, *port["shape"])).astype(port["dtype"])
 
