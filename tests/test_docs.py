@@ -17,6 +17,7 @@ import tyro
 import shoal
 from shoal.cli.envs import Envs
 from shoal.cli.eval import Eval
+from shoal.cli.export import Export
 from shoal.cli.flags import all_flags
 from shoal.cli.main import main
 from shoal.cli.parse import parse_train
@@ -29,7 +30,7 @@ from shoal.training.program import make_trainer
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
-OPTIONS = {"eval": Eval, "play": Play, "plot": Plot, "envs": Envs}
+OPTIONS = {"eval": Eval, "play": Play, "plot": Plot, "export": Export, "envs": Envs}
 
 
 def blocks(page: str, *languages: str) -> list[str]:
@@ -105,7 +106,7 @@ def test_every_command_of_a_tutorial_works(page, in_folder):
         assert main([command, *arguments, *extra]) == 0, arguments
 
 
-ELSEWHERE = "--logdir --seeds --as-published --prox --form --version --help --directory"
+ELSEWHERE = "--render --logdir --seeds --as-published --prox --form --version --help --directory"
 """Flags of other programs, and those that no class has."""
 
 

@@ -34,7 +34,8 @@ class Policy:
         card = json.loads((Path(folder) / "policy.json").read_text())
         self.card = next(one for one in card["policies"] if name in (None, one["name"]))
         graph = self.card["sampled" if sampled else "greedy"]
-        self.session = onnxruntime.InferenceSession(Path(folder) / graph["file"])
+        file, providers = Path(folder) / graph["file"], ["CPUExecutionProvider"]
+        self.session = onnxruntime.InferenceSession(file, providers=providers)
         self.inputs, self.rng = graph["inputs"], np.random.default_rng(seed)
         self.outputs = [(output.get("of", output["name"]), output["name"]) for output in graph["outputs"]]
         self.reset()
@@ -134,7 +135,7 @@ def play(env, policies, seed):
     """The return of one episode; of several agents, that of all together."""
     for policy in policies:
         policy.reset()
-    shape = next(port["shape"] for port in policies[0].inputs if port["name"] != "episode_start")
+    shape = next(port["shape"] for port in policies[0].inputs if port["kind"] == "observation")
     raw, info = env.reset(seed=seed)
     total, over, space = 0.0, False, env.action_space
     while not over:
