@@ -26,6 +26,8 @@ class Export:
 def main(arguments: list[str]) -> int:
     """Write the files."""
     options = read_arguments(Export, "shoal export", arguments)
-    for path in load(options.run).export(options.out, options.learner, options.checkpoint):
+    files = load(options.run).export(options.out, options.learner, options.checkpoint)
+    for path in files:
         print(f"wrote {path}")
+    print(f"python {files[-1]} plays it")
     return 0

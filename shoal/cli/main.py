@@ -12,7 +12,7 @@ COMMANDS = {
     "eval": "RUN            play whole episodes and print their returns",
     "play": "RUN            watch a trained learner: GIF, MP4 or window",
     "plot": "RUN [RUN ...]  plot learning curves and the best policy",
-    "export": "RUN          write a policy as ONNX, and a program that plays it",
+    "export": "RUN            write a policy as ONNX, and a program that plays it",
     "envs": "[PATTERN]      list environments",
 }
 """Each is a module of its own, with a function `main`."""

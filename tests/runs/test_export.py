@@ -338,9 +338,9 @@ def test_what_cannot_be_exported_is_told_in_a_line(exported, monkeypatch):
     with pytest.raises(shoal.ShoalError, match="cannot export a function; only Shoal's own networks"):
         make_graph(case.config, other, VECTOR, False)
     graph = Graph()
-    graph.add_input("noise", "observation", "float32", ())
-    with pytest.raises(shoal.ShoalError, match="an input 'noise' of its own; rename that observation"):
-        graph.add_input("noise", "noise", "float32", ())
+    x = graph.add_input("action", "observation", "float32", ())
+    with pytest.raises(shoal.ShoalError, match="cannot export a policy that observes 'action'"):
+        graph.add_output("action", "action", "float32", (), x)
 
 
 def test_bounds_in_the_description():

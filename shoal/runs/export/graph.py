@@ -55,8 +55,7 @@ class Graph:
 
     def add_input(self, name: str, kind: str, dtype: str, shape: tuple[int, ...], **about: str) -> str:
         """An input of the graph."""
-        if name in (port.name for port in self.inputs):
-            raise ShoalError(f"an exported policy has an input {name!r} of its own; rename that observation")
+        self._check_free(name)
         self.inputs.append(Port(name, kind, dtype, shape, about))
         return name
 
@@ -64,6 +63,7 @@ class Graph:
         self, name: str, kind: str, dtype: str, shape: tuple[int, ...], value: str, **about: str
     ) -> None:
         """An output of the graph: this value, under this name."""
+        self._check_free(name)
         self.nodes.append(Node("Identity", [value], [name], {}))
         self.outputs.append(Port(name, kind, dtype, shape, about))
 
@@ -82,6 +82,11 @@ class Graph:
     def add_slice(self, x: str, start: int, end: int = np.iinfo(np.int64).max) -> str:
         """x[..., start:end]."""
         return self.add("Slice", x, np.array([start]), np.array([end]), np.array([-1]))
+
+    def _check_free(self, name: str) -> None:
+        """Raise where an observation has a name that the graph needs itself."""
+        if name in (port.name for port in self.inputs):
+            raise ShoalError(f"cannot export a policy that observes {name!r}: the file needs this name itself")
 
     def _name(self, name: str, operand: Operand) -> str:
         if isinstance(operand, str):
