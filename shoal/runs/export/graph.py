@@ -86,7 +86,9 @@ class Graph:
     def _check_free(self, name: str) -> None:
         """Raise where an observation has a name that the graph needs itself."""
         if name in (port.name for port in self.inputs):
-            raise ShoalError(f"cannot export a policy that observes {name!r}: the file needs this name itself")
+            raise ShoalError(
+                f"cannot export a policy that observes {name!r}: the file needs this name itself"
+            )
 
     def _name(self, name: str, operand: Operand) -> str:
         if isinstance(operand, str):
