@@ -221,7 +221,7 @@ def latency(runs: Path) -> None:
         run.export()
         policy, player = run.policy(), Policy(run.folder / "export")
         obs = observations(policy.observation, (1,), np.random.default_rng(0))
-        calls, peer = 2000, float("nan")
+        calls, peer = 2000, ""
         ours = min(median_time(lambda: policy(obs["obs"][0]), calls) for _ in range(3))  # noqa: B023
         theirs = min(median_time(lambda: player(obs), calls) for _ in range(3))  # noqa: B023
         if kind in SB3:
@@ -229,8 +229,8 @@ def latency(runs: Path) -> None:
             python = str(ROOT / ".venv-peers" / "bin" / "python")
             command = [python, "bench/peers/predict.py", SB3[kind], "--hidden", *hidden]
             lines = [subprocess.check_output(command, cwd=ROOT, text=True) for _ in range(3)]
-            peer = min(json.loads(line)["microseconds"] for line in lines)
-        print(f"| {kind}, {env} | {ours:.0f} us | {theirs:.0f} us | {peer:.0f} us |")
+            peer = f"{min(json.loads(line)['microseconds'] for line in lines):.0f} us"
+        print(f"| {kind}, {env} | {ours:.0f} us | {theirs:.0f} us | {peer} |")
 
 
 def main() -> None:
