@@ -17,6 +17,7 @@ from bench.commands import PAGES, ROOT, blocks, commands, run_blocks
 from shoal.cli.check import Check
 from shoal.cli.envs import Envs
 from shoal.cli.eval import Eval
+from shoal.cli.export import Export
 from shoal.cli.flags import all_flags
 from shoal.cli.parse import parse_train
 from shoal.cli.play import Play
@@ -29,7 +30,15 @@ from shoal.runs.naming import folder_name
 from shoal.setting_names import SHORT_NAMES
 from shoal.training.program import make_trainer
 
-OPTIONS = {"eval": Eval, "play": Play, "plot": Plot, "runs": Runs, "envs": Envs, "check": Check}
+OPTIONS = {
+    "eval": Eval,
+    "play": Play,
+    "plot": Plot,
+    "export": Export,
+    "runs": Runs,
+    "envs": Envs,
+    "check": Check,
+}
 
 
 @pytest.fixture
@@ -104,7 +113,7 @@ def test_every_command_works_as_written():
     assert done.returncode == 0, done.stdout
 
 
-ELSEWHERE = "--logdir --seeds --as-published --prox --form --version --help --directory"
+ELSEWHERE = "--render --logdir --seeds --as-published --prox --form --version --help --directory"
 """Flags of other programs, and those that no class has."""
 
 

@@ -1,4 +1,4 @@
-"""The command: shoal train | eval | play | plot | runs | envs | check."""
+"""The command: shoal train | eval | play | plot | export | runs | envs | check."""
 
 import gc
 import importlib
@@ -14,6 +14,7 @@ COMMANDS = {
     "eval": "[RUN]          play whole episodes and print their returns",
     "play": "[RUN]          watch a trained learner: GIF, MP4 or window",
     "plot": "[RUN ...]      plot learning curves and the best policy",
+    "export": "[RUN]          write a policy as ONNX, and a program that plays it",
     "runs": "[FOLDER ...]   list runs: state, steps, returns, settings that differ",
     "envs": "[PATTERN]      list environments, or tell of a few",
     "check": "ENV            try an environment: spaces, numbers, resets, speed",
@@ -60,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def usage() -> str:
     """What `shoal --help` prints."""
-    lines = [f"  shoal {name:<5} {text}" for name, text in COMMANDS.items()]
+    lines = [f"  shoal {name:<6} {text}" for name, text in COMMANDS.items()]
     more = [
         "A RUN is its folder, or its name in runs/; without one, the newest run is taken.",
         "`shoal COMMAND --help` says more; `shoal train ENV --help` shows the settings for an environment.",

@@ -148,8 +148,9 @@ def empty_buffer(setup: DQNSetup, num_envs: int, capacity: int, warming_up: bool
 
 
 def for_evaluation(setup: DQNSetup, state: LearnerState, num_envs: int) -> LearnerState:
-    """The learner for `num_envs` other environments: an empty buffer, and no random actions."""
-    return state._replace(private=empty_buffer(setup, num_envs, capacity=1, warming_up=False))
+    """The learner for `num_envs` other environments: an empty buffer, random actions as often as now."""
+    buffer = empty_buffer(setup, num_envs, capacity=1, warming_up=False)
+    return state._replace(private=buffer._replace(num_steps=state.private.num_steps))
 
 
 def on_restart(state: LearnerState) -> LearnerState:

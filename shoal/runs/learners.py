@@ -1,5 +1,6 @@
 """The trained learners of a run, from a checkpoint or a report, and how to choose some of them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ class TrainedLearners(NamedTuple):
     cohort: LearnerState  # leading L
     best: int
     step: int
+    scores: Sequence[float | None] = ()  # the mean return of each learner at the checkpoint
 
 
 def find_parts(folder: Path, config: TrainConfig, own: OwnParts = NO_PARTS) -> RunParts:
@@ -67,7 +69,8 @@ def load_learners(
     like = {"cohort": jax.eval_shape(jax.vmap(learner.init), keys)}
     arrays, meta = load_checkpoint(Path(folder), which, like, config.algo.rollout_size)
     step = config.steps_after(meta["iteration"])
-    return TrainedLearners(config, recipe, learner, arrays["cohort"], best_learner(meta["scores"]), step)
+    scores = meta["scores"]
+    return TrainedLearners(config, recipe, learner, arrays["cohort"], best_learner(scores), step, scores)
 
 
 def load_checkpoint(folder: Path, which: int | str, like: Tree, rollout_size: int) -> tuple[Tree, dict]:

@@ -190,8 +190,25 @@ class Run:
         path = path or self.folder / "videos" / f"learner_{played.learner}.gif"
         return write_film(self.folder, played, Path(path), fps)
 
+    def export(
+        self,
+        folder: Path | str | None = None,
+        learner: int | str = "best",
+        checkpoint: int | str = "latest",
+    ) -> list[Path]:
+        """Write a policy as ONNX, its description and a program that plays it; returns the files.
+
+        They are in export/ of the run's folder unless another is given: policy.onnx, policy_sampled.onnx,
+        policy.json, play.py; of a team two .onnx for each of its policies.
+        """
+        from shoal.runs.export.files import export_learner
+
+        trained = load_learners(self.folder, checkpoint, self.parts)
+        return export_learner(trained, learner, Path(folder or self.folder / "export"), self.folder.name)
+
     def plot(self, out: Path | str | None = None, **how) -> list[Path]:
         """Plot learning curves and the best learner's policy; returns the files written.
+
 
         `out` is a folder, `plots` in the run's unless given, or one figure: a .png, .pdf or .svg. `how` goes
         to `PlotOptions`: metric, x, statistic, smooth, episode, seed.

@@ -159,7 +159,7 @@ def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber:
 
 def clear_folder(folder: Path) -> None:
     """Remove the files of a run from its folder, and no others."""
-    for name in ("checkpoints", "plots", "videos"):
+    for name in ("checkpoints", "plots", "videos", "export"):
         shutil.rmtree(folder / name, ignore_errors=True)
     names = ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "milestones.json", "events.out.*")
     for name in names:
