@@ -54,13 +54,13 @@ def all_groups(config: TrainConfig) -> dict[str, Group]:
     """Every setting, in groups by name."""
     algo = name_of(config.algo)
     output = list(flags_of(Output))
-    run = [*flags_of(Start), *output[:2], *flags_of(TrainConfig)]
+    run = [*flags_of(Start), *output[:3], *flags_of(TrainConfig)]
     found = {"run": Group("The run: its size, its environment, its folder.", run)}
     found |= _groups_of(type(config.algo), algo, f"Every setting of {algo} that is in no group.")
     found |= _groups_of(ExchangeConfig, "exchange", "How learners learn together.")
     about = "Evaluation while training, checkpoints to keep, a return to stop at."
     found["milestones"] = Group(about, list(flags_of(Milestones)))
-    return found | {"devices": Group("Devices, processes, timing.", output[2:])}
+    return found | {"devices": Group("Devices, processes, timing.", output[3:])}
 
 
 def _groups_of(cls: type, title: str, about: str) -> dict[str, Group]:

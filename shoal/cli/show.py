@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from shoal.errors import ShoalError
 from shoal.runs.progress import describe_scores, format_large, format_return
 from shoal.runs.session import Finished, Session
+from shoal.runs.tracking.trackers import places
 from shoal.training.evaluate import Evaluation
 from shoal.training.profile import Profile
 
@@ -49,6 +50,8 @@ def ending(finished: Finished, session: Session) -> None:
     if finished.interrupted:
         print("saved; the same command resumes here")
     print(f"files in {folder}")
+    for tracker, place in places(folder).items():
+        print(f"{tracker}: {place}")
     _next(folder)
 
 

@@ -42,6 +42,7 @@ def run(config: TrainConfig, output: Output, milestones: Milestones) -> int:
         mesh=output.mesh,
         profile=output.profile,
         milestones=milestones,
+        track=output.track,
     )
     if isinstance(opened, session.Finished):
         if rank() == 0:

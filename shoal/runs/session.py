@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +37,7 @@ from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.metrics import read_summary, write_summary
 from shoal.runs.milestones import Milestones, keep_milestones
 from shoal.runs.signals import stop_signals
+from shoal.runs.tracking.trackers import Trackers, read_trackers
 from shoal.runs.watch import Watch, is_over
 from shoal.runs.writer import RunWriter, speeds
 from shoal.training.config import TrainConfig
@@ -63,6 +64,7 @@ class Session(NamedTuple):
     lock: FolderLock
     watch: Watch
     profile: Profile | None = None
+    track: tuple[str, ...] = ()
 
 
 class Finished(NamedTuple):
@@ -83,12 +85,14 @@ def open_session(
     mesh: str | None = None,
     profile: bool = False,
     milestones: Milestones = NO_MILESTONES,
+    track: str | Sequence[str] | None = None,
 ) -> Session | Finished:
     """Begin a run in its folder, or resume it from its newest checkpoint; `Finished` if nothing is left.
 
     Of several processes the first one reads and writes the folder.
     """
     config.check()
+    trackers = read_trackers(track)
     recipe = make(config.env, **config.options)
     folder = Path(folder or default_folder(config))
     devices = mesh_for(config, recipe.spec, mesh)
@@ -104,11 +108,12 @@ def open_session(
     milestones = Milestones(**run_on_first(lambda: keep_milestones(folder, milestones)))
     state, timed = trainer.init(), Profile() if profile else None
     if not found:
-        return Session(folder, trainer, state, None, Clock(), lock, Watch(milestones, config), timed)
+        watch = Watch(milestones, config)
+        return Session(folder, trainer, state, None, Clock(), lock, watch, timed, trackers)
     state, meta = saving.restore(trainer, state, folder)
     step = config.steps_after(meta["iteration"])
     watch = Watch(milestones, config, meta)
-    return Session(folder, trainer, state, step, Clock(**meta["clock"]), lock, watch, timed)
+    return Session(folder, trainer, state, step, Clock(**meta["clock"]), lock, watch, timed, trackers)
 
 
 def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
@@ -132,7 +137,7 @@ def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber:
 
 def clear_folder(folder: Path) -> None:
     """Remove the files of a run from its folder, and no others."""
-    for name in ("checkpoints", "plots", "videos"):
+    for name in ("checkpoints", "plots", "videos", "tracking"):
         shutil.rmtree(folder / name, ignore_errors=True)
     names = ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "milestones.json", "events.out.*")
     for name in names:
@@ -142,16 +147,17 @@ def clear_folder(folder: Path) -> None:
 
 def train_session(session: Session, show: Callable[[Report], None]) -> Finished:
     """Train to the end or the goal, or until Ctrl-C or SIGTERM; `show` is called with every report."""
-    report = None
-    with stop_signals() as caught:
+    report, track = None, session.track if rank() == 0 else ()
+    with stop_signals() as caught, Trackers(session.folder, track) as trackers:
         reports = run_session(session)
         for report in reports:
             show(report)
+            trackers.check()
             if first_rank_where(bool(caught)) is not None:
                 break
         reports.close()
-    assert report is not None, "a session has at least one iteration left"
-    return finish_session(session, report)
+        assert report is not None, "a session has at least one iteration left"
+        return finish_session(session, report)
 
 
 def run_session(session: Session) -> Generator[Report, None, None]:

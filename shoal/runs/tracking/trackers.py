@@ -1,0 +1,112 @@
+"""Trackers of a run: which there are, and the processes that feed them."""
+
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from shoal.errors import ShoalError
+from shoal.runs.files import FolderLock, disk_errors, make_folder
+from shoal.runs.metrics import read_summary
+from shoal.runs.tracking.follow import known_path, read_known
+
+TRACKERS = ("wandb", "mlflow", "trackio")
+LAST_SECONDS = 60.0
+"""Seconds that a complete run waits for its trackers to send what is left."""
+STOPPED_SECONDS = 2.0
+"""The same of a run that was stopped."""
+
+
+def read_trackers(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Trackers by name, each once; `given` is one of them, several with commas, or a list.
+
+    >>> read_trackers("wandb,mlflow"), read_trackers(["trackio"]), read_trackers(None)
+    (('wandb', 'mlflow'), ('trackio',), ())
+    """
+    words = [given] if isinstance(given, str) else given or ()
+    names = tuple(dict.fromkeys(name for word in words for name in word.split(",") if name))
+    for name in names:
+        if name not in TRACKERS:
+            raise ShoalError(f"no tracker is called {name!r}; choose from {', '.join(TRACKERS)}")
+        if not find_spec(name):
+            raise ShoalError(f"--track {name} needs {name}; pip install 'shoal[{name}]'")
+    return names
+
+
+class Trackers:
+    """Processes that record a run's folder while it trains; a context manager.
+
+    One that fails is reported once, and the run goes on. At the end they send what is left: those that take
+    too long go on by themselves.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str]):
+        self.folder = folder
+        self.processes = {name: start(folder, name) for name in names}
+
+    def __enter__(self) -> "Trackers":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for process in self.processes.values():
+            assert process.stdin is not None
+            process.stdin.close()
+        interrupted = read_summary(self.folder).get("interrupted", True)
+        deadline = time.monotonic() + (STOPPED_SECONDS if interrupted else LAST_SECONDS)
+        while self.processes and time.monotonic() < deadline:
+            self.check()
+            time.sleep(0.05)
+        for name, process in self.processes.items():
+            warnings.warn(f"{name}: still sending, by process {process.pid}", RuntimeWarning)
+
+    def check(self) -> None:
+        """Warn of those that failed."""
+        for name, process in list(self.processes.items()):
+            if process.poll() is None:
+                continue
+            del self.processes[name]
+            if process.returncode:
+                log = log_path(self.folder, name)
+                reason = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1:]
+                reason = reason[0] if reason else f"exit code {process.returncode}"
+                warnings.warn(f"{name}: {reason}; the run is not recorded there ({log})", RuntimeWarning)
+
+
+def start(folder: Path, name: str) -> subprocess.Popen:
+    """Start the process of a tracker, in a group of its own, so that Ctrl-C does not stop it."""
+    command = [sys.executable, "-m", "shoal.runs.tracking", str(folder), name]
+    path = log_path(folder, name)
+    make_folder(path.parent)
+    with disk_errors("write", path), path.open("w") as log:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, process_group=0)
+
+
+def log_path(folder: Path, name: str) -> Path:
+    """What a tracker's process prints."""
+    return known_path(folder, name).with_suffix(".log")
+
+
+def track_again(folder: Path) -> None:
+    """Record what was added to the folder of a run that was tracked, such as a film.
+
+    While the run trains, its own processes do that.
+    """
+    names = [name for name in TRACKERS if known_path(folder, name).is_file()]
+    if not names:
+        return
+    lock = FolderLock()
+    try:
+        lock.take(folder)
+    except ShoalError:
+        return
+    lock.release()
+    with Trackers(folder, names):
+        pass
+
+
+def places(folder: Path) -> dict[str, str]:
+    """Where a run is recorded, by tracker."""
+    return {name: read_known(folder, name).place for name in TRACKERS if known_path(folder, name).is_file()}
