@@ -32,11 +32,11 @@ class NewReports:
                 self.file, self.offset, self.names = (stat.st_dev, stat.st_ino), 0, []
             file.seek(self.offset)
             lines = file.read().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()  # half written
         if lines and not self.names:
             self.names = next(csv.reader([lines[0].decode()]))
             self.offset = len(lines.pop(0))
-        if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()
         reports = []
         for start in range(0, len(lines) - self.num_learners + 1, self.num_learners):
             report = lines[start : start + self.num_learners]

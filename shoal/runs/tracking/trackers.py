@@ -23,8 +23,8 @@ STOPPED_SECONDS = 2.0
 def read_trackers(given: str | Sequence[str] | None) -> tuple[str, ...]:
     """Trackers by name, each once; `given` is one of them, several with commas, or a list.
 
-    >>> read_trackers("wandb,mlflow"), read_trackers(["trackio"]), read_trackers(None)
-    (('wandb', 'mlflow'), ('trackio',), ())
+    >>> read_trackers(None), read_trackers([])
+    ((), ())
     """
     words = [given] if isinstance(given, str) else given or ()
     names = tuple(dict.fromkeys(name for word in words for name in word.split(",") if name))
@@ -52,8 +52,7 @@ class Trackers:
 
     def __exit__(self, *exception) -> None:
         for process in self.processes.values():
-            assert process.stdin is not None
-            process.stdin.close()
+            tell_the_end(process)
         interrupted = read_summary(self.folder).get("interrupted", True)
         deadline = time.monotonic() + (STOPPED_SECONDS if interrupted else LAST_SECONDS)
         while self.processes and time.monotonic() < deadline:
@@ -68,6 +67,7 @@ class Trackers:
             if process.poll() is None:
                 continue
             del self.processes[name]
+            tell_the_end(process)
             if process.returncode:
                 log = log_path(self.folder, name)
                 reason = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1:]
@@ -82,6 +82,12 @@ def start(folder: Path, name: str) -> subprocess.Popen:
     make_folder(path.parent)
     with disk_errors("write", path), path.open("w") as log:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, process_group=0)
+
+
+def tell_the_end(process: subprocess.Popen) -> None:
+    """Close the standard input of a tracker's process."""
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def log_path(folder: Path, name: str) -> Path:
