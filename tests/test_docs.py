@@ -105,7 +105,7 @@ def test_every_command_of_a_tutorial_works(page, in_folder):
         assert main([command, *arguments, *extra]) == 0, arguments
 
 
-ELSEWHERE = "--logdir --seeds --as-published --prox --form --version --help --directory"
+ELSEWHERE = "--logdir --seeds --as-published --prox --form --version --help --directory --project --rm --gpus --build-arg"
 """Flags of other programs, and those that no class has."""
 
 

@@ -219,7 +219,7 @@ def test_a_tracker_ends_with_its_run(folder, monkeypatch):
 def test_trackers_are_checked_before_anything_else(monkeypatch):
     monkeypatch.setattr(trackers, "find_spec", lambda name: name == "mlflow")
     assert read_trackers(["mlflow,mlflow", "mlflow"]) == ("mlflow",)
-    with pytest.raises(ShoalError, match=r"--track wandb needs wandb; pip install 'shoal\[wandb\]'"):
+    with pytest.raises(ShoalError, match=r"--track wandb needs wandb: pip install 'shoal\[wandb\]'"):
         read_trackers("mlflow,wandb")
     with pytest.raises(ShoalError, match="no tracker is called 'tensorboard'; choose from wandb"):
         read_trackers("tensorboard")

@@ -32,7 +32,7 @@ def read_trackers(given: str | Sequence[str] | None) -> tuple[str, ...]:
         if name not in TRACKERS:
             raise ShoalError(f"no tracker is called {name!r}; choose from {', '.join(TRACKERS)}")
         if not find_spec(name):
-            raise ShoalError(f"--track {name} needs {name}; pip install 'shoal[{name}]'")
+            raise ShoalError(f"--track {name} needs {name}: pip install 'shoal[{name}]'")
     return names
 
 
