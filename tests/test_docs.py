@@ -105,7 +105,8 @@ def test_every_command_of_a_tutorial_works(page, in_folder):
         assert main([command, *arguments, *extra]) == 0, arguments
 
 
-ELSEWHERE = "--logdir --seeds --as-published --prox --form --version --help --directory --project --rm --gpus --build-arg"
+ELSEWHERE = "--logdir --seeds --as-published --prox --form --version --help --directory"
+ELSEWHERE += " --project --rm --gpus --build-arg"
 """Flags of other programs, and those that no class has."""
 
 

@@ -30,6 +30,7 @@ def already_trained(finished: Finished) -> None:
     else:
         print(f"{finished.folder} is already trained to step {finished.step:,}")
         print("a larger --steps continues it; --clobber starts over")
+    recorded(finished.folder)
     _next(finished.folder)
 
 
@@ -50,9 +51,14 @@ def ending(finished: Finished, session: Session) -> None:
     if finished.interrupted:
         print("saved; the same command resumes here")
     print(f"files in {folder}")
+    recorded(folder)
+    _next(folder)
+
+
+def recorded(folder: Path) -> None:
+    """Where trackers have the run."""
     for tracker, place in places(folder).items():
         print(f"{tracker}: {place}")
-    _next(folder)
 
 
 def evaluated(summary: Mapping[str, Any]) -> None:

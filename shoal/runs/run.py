@@ -24,7 +24,7 @@ from shoal.runs.policy import Policy
 from shoal.runs.presets import preset
 from shoal.runs.progress import ProgressBar, on_terminal
 from shoal.runs.session import Finished, open_session, train_session
-from shoal.runs.tracking.trackers import track_again
+from shoal.runs.tracking.trackers import places, record_now
 from shoal.runs.video import write_video
 from shoal.training.config import TrainConfig
 from shoal.training.episode import episode
@@ -235,7 +235,7 @@ def write_film(folder: Path, played: Played, path: Path, fps: int) -> Path:
     written = write_video(played.frames, path, fps)
     record_film(folder, played.learner, played.step, written, played.frames[0].shape)
     if written.resolve().parent == (folder / "videos").resolve():
-        track_again(folder)
+        record_now(folder, list(places(folder)))
     return written
 
 

@@ -37,7 +37,7 @@ from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.metrics import read_summary, write_summary
 from shoal.runs.milestones import Milestones, keep_milestones
 from shoal.runs.signals import stop_signals
-from shoal.runs.tracking.trackers import Trackers, read_trackers
+from shoal.runs.tracking.trackers import Trackers, read_trackers, record_now
 from shoal.runs.watch import Watch, is_over
 from shoal.runs.writer import RunWriter, speeds
 from shoal.training.config import TrainConfig
@@ -101,6 +101,7 @@ def open_session(
     complete = found is not None and found["iteration"] >= config.num_iterations
     if found and (complete or is_over(milestones, config, found)):
         goal = None if complete else found["watch"]["goal"]
+        run_on_first(lambda: record_now(folder, trackers))
         return Finished(folder, config.steps_after(found["iteration"]), read_summary(folder), reached=goal)
     trainer = make_trainer(config, recipe=recipe, mesh=devices, start=found["iteration"] if found else 0)
     lock = FolderLock()

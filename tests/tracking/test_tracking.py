@@ -13,12 +13,13 @@ from shoal.cli.parse import parse_train
 from shoal.errors import ShoalError
 from shoal.runs import checkpoint
 from shoal.runs.config import write_config
+from shoal.runs.files import FolderLock
 from shoal.runs.metrics import MetricsWriter, write_summary
 from shoal.runs.session import clear_folder
 from shoal.runs.tracking import follow, trackers
 from shoal.runs.tracking.follow import Follower, read_known
 from shoal.runs.tracking.reports import NewReports, of_learner
-from shoal.runs.tracking.trackers import Trackers, read_trackers
+from shoal.runs.tracking.trackers import Trackers, is_installed, read_trackers, record_now
 from shoal.training.config import TrainConfig
 
 CONFIG = TrainConfig("CartPole-v1", steps=300, learners=2)
@@ -217,12 +218,33 @@ def test_a_tracker_ends_with_its_run(folder, monkeypatch):
 
 
 def test_trackers_are_checked_before_anything_else(monkeypatch):
-    monkeypatch.setattr(trackers, "find_spec", lambda name: name == "mlflow")
+    monkeypatch.setattr(trackers, "is_installed", lambda name: name == "mlflow")
     assert read_trackers(["mlflow,mlflow", "mlflow"]) == ("mlflow",)
     with pytest.raises(ShoalError, match=r"--track wandb needs wandb: pip install 'shoal\[wandb\]'"):
         read_trackers("mlflow,wandb")
     with pytest.raises(ShoalError, match="no tracker is called 'tensorboard'; choose from wandb"):
         read_trackers("tensorboard")
+
+
+def test_the_files_of_a_tracker_are_no_package(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, source in (("tracked_files", ""), ("tracked_package", "__init__.py")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / (source or "run.txt")).touch()
+    found = [is_installed(name) for name in ("tracked_files", "tracked_package", "tracked_nowhere")]
+    assert found == [False, True, False]
+
+
+def test_a_run_that_does_not_train_is_recorded_at_once(folder, monkeypatch):
+    in_place_of_a_tracker(monkeypatch, f"open({str(folder / 'ran')!r}, 'w')")
+    monkeypatch.setattr(trackers, "STOPPED_SECONDS", 60.0)
+    lock = FolderLock()
+    lock.take(folder)
+    record_now(folder, ["wandb"])
+    assert not (folder / "ran").exists()  # its own process does that
+    lock.release()
+    record_now(folder, ["wandb"])
+    assert (folder / "ran").exists()
 
 
 def test_flags_of_trackers_leave_the_environment_alone():

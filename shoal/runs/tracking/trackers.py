@@ -31,9 +31,15 @@ def read_trackers(given: str | Sequence[str] | None) -> tuple[str, ...]:
     for name in names:
         if name not in TRACKERS:
             raise ShoalError(f"no tracker is called {name!r}; choose from {', '.join(TRACKERS)}")
-        if not find_spec(name):
+        if not is_installed(name):
             raise ShoalError(f"--track {name} needs {name}: pip install 'shoal[{name}]'")
     return names
+
+
+def is_installed(name: str) -> bool:
+    """Whether there is such a package; a folder wandb/ with a tracker's files is none."""
+    spec = find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 class Trackers:
@@ -59,7 +65,7 @@ class Trackers:
             self.check()
             time.sleep(0.05)
         for name, process in self.processes.items():
-            warnings.warn(f"{name}: still sending, by process {process.pid}", RuntimeWarning)
+            warnings.warn(f"{name}: still sending; process {process.pid} goes on with it", RuntimeWarning)
 
     def check(self) -> None:
         """Warn of those that failed."""
@@ -95,17 +101,12 @@ def log_path(folder: Path, name: str) -> Path:
     return known_path(folder, name).with_suffix(".log")
 
 
-def track_again(folder: Path) -> None:
-    """Record what was added to the folder of a run that was tracked, such as a film.
-
-    While the run trains, its own processes do that.
-    """
-    names = [name for name in TRACKERS if known_path(folder, name).is_file()]
-    if not names:
-        return
+def record_now(folder: Path, names: Sequence[str]) -> None:
+    """Record what a run's folder has and these trackers lack; of a run that trains, its own processes do."""
     lock = FolderLock()
     try:
-        lock.take(folder)
+        if names:
+            lock.take(folder)
     except ShoalError:
         return
     lock.release()
