@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import shorten
 
 from shoal.errors import ShoalError
 from shoal.runs.files import FolderLock, disk_errors, make_folder
@@ -76,8 +77,8 @@ class Trackers:
             tell_the_end(process)
             if process.returncode:
                 log = log_path(self.folder, name)
-                reason = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1:]
-                reason = reason[0] if reason else f"exit code {process.returncode}"
+                lines = log.read_text(errors="replace").strip().splitlines() or [f"code {process.returncode}"]
+                reason = shorten(lines[-1], 100, placeholder=" ...")
                 warnings.warn(f"{name}: {reason}; the run is not recorded there ({log})", RuntimeWarning)
 
 
