@@ -43,15 +43,15 @@ format: setup
 bench: setup
 	.venv/bin/python bench/run.py
 
-# into dist/; then installs it into an empty environment and trains there
+# into dist/; then installs it into an empty environment and trains there (-I: with that one, not with this folder)
 WHEEL := $(CURDIR)/.venv-wheel/bin/python
 wheel:
 	rm -rf dist .venv-wheel
 	$(PYTHON) -m venv .venv-wheel
 	"$(WHEEL)" -m pip wheel --quiet --no-deps --wheel-dir dist .
 	"$(WHEEL)" -m pip install --quiet dist/shoal-*.whl
-	cd dist && "$(WHEEL)" -m shoal.cli train CartPole-v1 --steps 20000 --out run
-	cd dist && "$(WHEEL)" -m shoal.cli eval run --episodes 10 --checkpoint best
+	cd dist && "$(WHEEL)" -I -m shoal.cli train CartPole-v1 --steps 20000 --out run
+	cd dist && "$(WHEEL)" -I -m shoal.cli eval run --episodes 10 --checkpoint best
 	rm -rf dist/run .venv-wheel
 
 # into site/; try it with python -m http.server --directory site
