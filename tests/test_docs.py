@@ -114,6 +114,7 @@ def test_every_command_works_as_written():
 
 
 ELSEWHERE = "--render --logdir --seeds --as-published --prox --form --version --help --directory"
+ELSEWHERE += " --project --rm --gpus --build-arg"
 """Flags of other programs, and those that no class has."""
 
 

@@ -55,13 +55,13 @@ def all_groups(config: TrainConfig) -> dict[str, Group]:
     algo = name_of(config.algo)
     output = list(flags_of(Output))
     run = _groups_of(TrainConfig, "run", "The run: its size, its environment, its folder.")
-    run["run"].names[:] = [*flags_of(Start), *output[:3], *run["run"].names, "seeds"]
+    run["run"].names[:] = [*flags_of(Start), *output[:4], *run["run"].names, "seeds"]
     found = {"run": run.pop("run")}
     found |= _groups_of(type(config.algo), algo, f"Every setting of {algo} that is in no group.")
     found |= _groups_of(ExchangeConfig, "exchange", "How learners learn together.")
     about = "Evaluation while training, checkpoints to keep, a return to stop at."
     found["milestones"] = Group(about, list(flags_of(Milestones)))
-    return found | run | {"devices": Group("Devices, processes, timing.", output[3:])}
+    return found | run | {"devices": Group("Devices, processes, timing.", output[4:])}
 
 
 def _groups_of(cls: type, title: str, about: str) -> dict[str, Group]:

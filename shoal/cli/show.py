@@ -18,6 +18,7 @@ from shoal.envs.checks.findings import Finding
 from shoal.errors import ShoalError
 from shoal.runs.progress import describe_scores, format_large, format_return
 from shoal.runs.session import Finished, Session, describe_stop
+from shoal.runs.tracking.trackers import places
 from shoal.training.evaluate import Evaluation
 from shoal.training.profile import Profile
 
@@ -31,6 +32,7 @@ def already_trained(finished: Finished) -> None:
     else:
         print(f"{finished.folder} is already trained to step {finished.step:,}")
         print("a larger --steps continues it; --clobber starts over")
+    recorded(finished.folder)
     _next(finished.folder)
 
 
@@ -51,7 +53,14 @@ def ending(finished: Finished, session: Session) -> None:
     if finished.interrupted:
         print("saved; the same command resumes here")
     print(f"files in {folder}")
+    recorded(folder)
     _next(folder)
+
+
+def recorded(folder: Path) -> None:
+    """Where trackers have the run."""
+    for tracker, place in places(folder).items():
+        print(f"{tracker}: {place}")
 
 
 def evaluated(summary: Mapping[str, Any]) -> None:

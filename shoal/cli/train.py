@@ -45,6 +45,7 @@ def run(config: TrainConfig, output: Output, milestones: Milestones) -> int:
         mesh=output.mesh,
         profile=output.profile,
         milestones=milestones,
+        track=output.track,
     )
     STATUS.clear()
     if isinstance(opened, session.Finished):

@@ -126,6 +126,17 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+@contextmanager
+def wait_for_lock(path: Path) -> Iterator[None]:
+    """Holds a lock in the block, once no other process has it; does nothing on disks without locks."""
+    make_folder(path.parent)
+    with disk_errors("open", path), path.open("w") as file:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def sync(path: Path) -> None:
     """Waits until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -1,5 +1,6 @@
 """Runs in Python: train in a folder, load it later, evaluate its learners, take their policies."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -23,6 +24,7 @@ from shoal.runs.own import NO_PARTS, OwnParts, find_exchange_again, read_call
 from shoal.runs.policy import Policy
 from shoal.runs.progress import ProgressBar, on_terminal
 from shoal.runs.session import Finished, describe_stop, open_session, train_session
+from shoal.runs.tracking.trackers import places, record_now
 from shoal.runs.video import write_video
 from shoal.training.config import TrainConfig
 from shoal.training.episode import episode
@@ -233,6 +235,7 @@ def run(
     eval_episodes: int | None = None,
     save_every: int | None = None,
     stop_at: float | None = None,
+    track: str | Sequence[str] | None = None,
     **settings,
 ) -> Run:
     """Train in a folder, as `shoal train` does: with metrics, checkpoints and a summary.
@@ -249,6 +252,8 @@ def run(
     checkpoints at every `save_every` steps are kept; the run ends where the learners' mean return reaches
     `stop_at`. The same call without the first three does as the last one did; 0 turns them off.
 
+    `track` names trackers that record the run, too: "wandb", "mlflow", "trackio", or a list of them.
+
     >>> import shoal
     >>> run = shoal.run("CartPole-v1", steps=1_024, learners=2, folder="runs/demo")
     >>> run
@@ -257,7 +262,7 @@ def run(
     parts = {"env": env, "network": network, "learner": learner, "exchange": exchange}
     config, own = read_call(start, parts, settings)
     milestones = Milestones(eval_every, eval_episodes, save_every, stop_at)
-    opened = open_session(config, folder, clobber, mesh=mesh, milestones=milestones, own=own)
+    opened = open_session(config, folder, clobber, mesh=mesh, milestones=milestones, own=own, track=track)
     if not isinstance(opened, Finished):
         bar = ProgressBar(opened) if on_terminal() else None
         with bar or nullcontext():
@@ -271,6 +276,8 @@ def write_film(folder: Path, played: Played, path: Path, fps: int) -> Path:
     """Write an episode of a run as .gif or .mp4, a .gif also into the run's TensorBoard events."""
     written = write_video(played.frames, path, fps)
     record_film(folder, played.learner, played.step, written, played.frames[0].shape)
+    if written.resolve().parent == (folder / "videos").resolve():
+        record_now(folder, list(places(folder)))
     return written
 
 

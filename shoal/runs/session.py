@@ -3,7 +3,7 @@
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from shoal.runs.milestones import Milestones, keep_milestones
 from shoal.runs.naming import find_folder
 from shoal.runs.own import NO_PARTS, OwnParts
 from shoal.runs.signals import stop_signals
+from shoal.runs.tracking.trackers import Trackers, read_trackers, record_now
 from shoal.runs.watch import Watch, is_over
 from shoal.runs.writer import RunWriter, speeds
 from shoal.training.config import TrainConfig
@@ -62,6 +63,7 @@ class Session(NamedTuple):
     watch: Watch
     waiting: Waiting
     profile: Profile | None = None
+    track: tuple[str, ...] = ()
 
 
 class Finished(NamedTuple):
@@ -84,6 +86,7 @@ def open_session(
     profile: bool = False,
     milestones: Milestones = NO_MILESTONES,
     own: OwnParts = NO_PARTS,
+    track: str | Sequence[str] | None = None,
 ) -> Session | Finished:
     """Begin a run in its folder, or resume it from its newest checkpoint; `Finished` if nothing is left.
 
@@ -91,6 +94,7 @@ def open_session(
     """
     cache_compilations()
     config.check()
+    trackers = read_trackers(track)
     recipe = own.recipe(config)
     devices = mesh_for(config, recipe.spec, mesh)
     connect()
@@ -99,6 +103,7 @@ def open_session(
     complete = found is not None and found["iteration"] >= config.num_iterations
     if found and (complete or is_over(milestones, config, found)):
         goal = None if complete else found["watch"]["goal"]
+        run_on_first(lambda: record_now(folder, trackers))
         return Finished(folder, config.steps_after(found["iteration"]), read_summary(folder), reached=goal)
     if found and config.anneal_to is None:
         config = keep_annealing(config, found["anneal_to"])
@@ -110,11 +115,11 @@ def open_session(
     state, timed = trainer.init(), Profile() if profile else None
     if not found:
         watch = Watch(milestones, config)
-        return Session(folder, trainer, state, None, Clock(), lock, watch, Waiting(), timed)
+        return Session(folder, trainer, state, None, Clock(), lock, watch, Waiting(), timed, trackers)
     state, meta = saving.restore(trainer, state, folder)
-    step = config.steps_after(meta["iteration"])
+    step, clock = config.steps_after(meta["iteration"]), Clock(**meta["clock"])
     watch = Watch(milestones, config, meta)
-    return Session(folder, trainer, state, step, Clock(**meta["clock"]), lock, watch, Waiting(), timed)
+    return Session(folder, trainer, state, step, clock, lock, watch, Waiting(), timed, trackers)
 
 
 def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
@@ -159,7 +164,7 @@ def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber:
 
 def clear_folder(folder: Path) -> None:
     """Remove the files of a run from its folder, and no others."""
-    for name in ("checkpoints", "plots", "videos", "export"):
+    for name in ("checkpoints", "plots", "videos", "export", "tracking"):
         shutil.rmtree(folder / name, ignore_errors=True)
     names = ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "milestones.json", "events.out.*")
     for name in names:
@@ -169,12 +174,13 @@ def clear_folder(folder: Path) -> None:
 
 def train_session(session: Session, show: Callable[[Report], None]) -> Finished:
     """Train to the end or the goal, or until Ctrl-C or SIGTERM; `show` is called with every report."""
-    report = None
-    with stop_signals(session.waiting):
+    report, track = None, session.track if rank() == 0 else ()
+    with stop_signals(session.waiting), Trackers(session.folder, track) as trackers:
         reports = run_session(session)
         try:
             for report in reports:
                 show(report)
+                trackers.check()
                 if first_rank_where(session.waiting.stopping) is not None:
                     break
             reports.close()
