@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 PYTEST := $(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-slow test-all setup check format bench docs docs-images gallery clean
+.PHONY: demo test test-slow test-all setup check format bench wheel docs docs-images gallery clean
 
 demo: setup
 	$(RUN) shoal.cli train CartPole-v1 --seed 1
@@ -43,6 +43,17 @@ format: setup
 bench: setup
 	.venv/bin/python bench/run.py
 
+# into dist/; then installs it into an empty environment and trains there (-I: with that one, not with this folder)
+WHEEL := $(CURDIR)/.venv-wheel/bin/python
+wheel:
+	rm -rf dist .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	"$(WHEEL)" -m pip wheel --quiet --no-deps --wheel-dir dist .
+	"$(WHEEL)" -m pip install --quiet dist/shoal-*.whl
+	cd dist && "$(WHEEL)" -I -m shoal.cli train CartPole-v1 --steps 20000 --out run
+	cd dist && "$(WHEEL)" -I -m shoal.cli eval run --episodes 10 --checkpoint best
+	rm -rf dist/run .venv-wheel
+
 # into site/; try it with python -m http.server --directory site
 docs: .venv/docs
 	.venv/bin/python docs/reference/settings.py
@@ -53,6 +64,7 @@ docs: .venv/docs
 	@touch $@
 
 docs-images: setup
+	.venv/bin/python docs/images/group.py
 	.venv/bin/python docs/images/cartpole.py
 	.venv/bin/python docs/images/federation.py
 	.venv/bin/python docs/images/walker.py

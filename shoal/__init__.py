@@ -1,57 +1,23 @@
 """Shoal trains groups of reinforcement-learning agents that learn together."""
 
-from shoal.envs.registry import make, register
-from shoal.errors import ShoalError
-from shoal.exchanges.config import ExchangeConfig
-from shoal.learners.context import LearnerContext
-from shoal.learners.dqn import DQNConfig, dqn
-from shoal.learners.ppo import PPOConfig, ppo
-from shoal.learners.sac import SACConfig, sac
-from shoal.learners.td3 import TD3Config, td3
-from shoal.nets.actor_critic import actor_critic
-from shoal.runs.comparison import compare
-from shoal.runs.policy import Policy
-from shoal.runs.presets import preset
-from shoal.runs.run import Run, evaluate, load, run
-from shoal.runs.sweep.sweep import Sweep, sweep
-from shoal.training.config import TrainConfig
-from shoal.training.loop import Report, train
-from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, MultiBinary, MultiDiscrete
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Box",
-    "DQNConfig",
-    "Discrete",
-    "EnvSpec",
-    "ExchangeConfig",
-    "JaxEnv",
-    "Learner",
-    "LearnerContext",
-    "MultiBinary",
-    "MultiDiscrete",
-    "PPOConfig",
-    "Policy",
-    "Report",
-    "Run",
-    "SACConfig",
-    "ShoalError",
-    "Sweep",
-    "TD3Config",
-    "TrainConfig",
-    "actor_critic",
-    "compare",
-    "dqn",
-    "evaluate",
-    "load",
-    "make",
-    "ppo",
-    "preset",
-    "register",
-    "run",
-    "sac",
-    "sweep",
-    "td3",
-    "train",
-]
+if TYPE_CHECKING:
+    from shoal.public import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:
+        """A public name. All are imported when the first is used: the command answers before JAX is there."""
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(name)
+        public = import_module("shoal.public")
+        globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
+        if name not in globals():
+            raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *import_module("shoal.public").__all__})

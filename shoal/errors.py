@@ -14,3 +14,7 @@ class ShoalError(Exception):
 
     traceback_text: str = ""
     """The traceback of the user's own code, where that is what failed; printed before the message."""
+
+
+class NotFound(ShoalError):
+    """Nothing here has that name, or that import path."""

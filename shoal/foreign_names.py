@@ -61,6 +61,7 @@ CALLED = {
 _ENV = "the environment comes without a name: shoal train CartPole-v1, in Python shoal.run('CartPole-v1')"
 _BATCH = "PPO divides a rollout: {num_minibatches} is {num_envs} x {num_steps} / the size of a batch"
 _CURVES = "metrics.csv and TensorBoard events are always written, into the run's folder"
+_TRACKED = "--track wandb, mlflow or trackio records a run there, too, in Python track=NAME"
 _DEVICE = "a GPU is used where JAX finds one; JAX_PLATFORMS=cpu in the environment keeps a run off it"
 _FILM = "a film is made after training: shoal play RUN --gif FILE, in Python run.video(FILE)"
 _WINDOW = "training shows no window; shoal play RUN --human shows one afterwards"
@@ -81,9 +82,8 @@ INSTEAD = {
     "gym_id": _ENV,
     "batch_size": _BATCH,
     "minibatch_size": _BATCH,
-    "track": _CURVES,
-    "wandb": _CURVES,
-    "wandb_project_name": _CURVES,
+    "wandb": _TRACKED,
+    "wandb_project_name": _TRACKED,
     "tensorboard": _CURVES,
     "tensorboard_log": _CURVES,
     "device": _DEVICE,

@@ -95,6 +95,8 @@ class Env(NamedTuple):
     render(state, row) -> RGB array (H, W, 3) uint8     outside compiled code
     restart(keys, state) -> (state, TimeStep)           new episodes in the same worlds, at any time; None
                                                         where that is impossible
+    renew(seeds)                                        other seeds (D, N), for the programs that are compiled
+                                                        already; None where they are tied to the first ones
 
     `draw` makes all the random numbers of a rollout at once, because drawing them step by step costs
     more than the physics. The state may be arrays, an EnvPool handle or a callback
@@ -107,6 +109,7 @@ class Env(NamedTuple):
     step: Callable[[Tree, Tree, Tree], tuple[Tree, TimeStep]]
     render: Callable[[Tree, int], np.ndarray]
     restart: Callable[[Array, Tree], tuple[Tree, TimeStep]] | None = None
+    renew: Callable[[np.ndarray], None] | None = None
 
 
 class EnvRecipe(NamedTuple):

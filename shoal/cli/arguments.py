@@ -8,6 +8,7 @@ from typing import Annotated, Any, TextIO
 
 import tyro
 
+from shoal.cli.status import STATUS
 from shoal.errors import ShoalError
 from shoal.runs.catalogue import find_run, newest_run
 
@@ -19,12 +20,15 @@ def choose_run(given: Path | None, out: TextIO | None = None) -> Path:
     if given:
         return find_run(given)
     newest = newest_run()
+    STATUS.clear()
     print(f"newest run: {newest}", file=out)
     return newest
 
 
 def read_arguments(cls: type, command: str, arguments: list[str], **how: Any) -> Any:
     """The options of a command, as an instance of `cls`; `how` goes to tyro."""
+    if {"-h", "--help"} & {*arguments}:
+        STATUS.clear()
     printed = io.StringIO()
     try:
         with redirect_stderr(printed):

@@ -2,16 +2,15 @@
 
 import json
 from dataclasses import dataclass
-from glob import has_magic
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from shoal.cli.arguments import read_arguments
+from shoal.cli.status import STATUS
 from shoal.errors import ShoalError
 from shoal.ops.comparison import Estimate
-from shoal.runs.catalogue import find_run
 from shoal.runs.comparison import Compared, Comparison, compare
 from shoal.runs.plots.run import PlotOptions, plot
 from shoal.runs.progress import format_return
@@ -45,14 +44,14 @@ def main(arguments: list[str]) -> int:
     options = read_arguments(Compare, "shoal compare", arguments)
     if not options.runs:
         raise ShoalError("no run is given; try shoal compare runs/A runs/B (shoal runs lists them)")
-    runs = [run if Path(run).is_dir() or has_magic(run) else str(find_run(run)) for run in options.runs]
-    found = compare(runs, options.metric, options.at, options.label)
+    found = compare(options.runs, options.metric, options.at, options.label)
+    STATUS.clear()
     if options.json:
         print(json.dumps(found.to_dict(), indent=1))
     else:
         print("\n".join(tables(found)))
     if options.out:
-        (path,) = plot(runs, options.out, PlotOptions(metric=options.metric, label=options.label))
+        (path,) = plot(options.runs, options.out, PlotOptions(metric=options.metric, label=options.label))
         if not options.json:
             print(path)
     return 0

@@ -1,20 +1,29 @@
-"""`shoal envs`: the environments by name."""
+"""`shoal envs`: the environments by name, and what a few of them are."""
 
 from dataclasses import dataclass
 
 import tyro
 
 from shoal.cli.arguments import read_arguments
-from shoal.envs.registry import list_environments
+from shoal.cli.status import STATUS
+from shoal.envs.describe import describe
+from shoal.envs.registry import list_environments, make
 from shoal.errors import ShoalError
+from shoal.learners.registry import ALGORITHMS
+from shoal.runs.presets import names_of_presets, preset_settings
+
+FEW = 3
+"""Up to so many names are told of in detail."""
 
 
 @dataclass(frozen=True)
 class Envs:
-    """List environments and their suites; a name picks the first one, SUITE:NAME another."""
+    """List environments and their suites: a name picks the first, SUITE:NAME another. Few are described."""
 
     pattern: tyro.conf.Positional[str] = ""
     """Part of a name, or a shell pattern."""
+    details: bool = False
+    """Describe each: spaces, limits, presets, and the command that trains it."""
     debug: bool = False
     """Show the whole traceback of an error."""
 
@@ -22,12 +31,43 @@ class Envs:
 def main(arguments: list[str]) -> int:
     """List environments."""
     options = read_arguments(Envs, "shoal envs", arguments)
-    found = list_environments(options.pattern or None)
-    if not found:
-        raise ShoalError(f"no environment matches {options.pattern!r}; shoal envs lists them all")
-    suites: dict[str, list[str]] = {}
-    for name, suite in found:
-        suites.setdefault(name, []).append(suite)
+    suites = find(options.pattern)
+    STATUS.clear()
+    described = options.details or len(suites) <= FEW
+    forced = options.pattern.rpartition(":")[0]
     for name, prefixes in suites.items():
-        print(f"{name:<48} {', '.join(prefixes)}")
+        mark = "preset" if algorithms_with_preset(name) else ""
+        print(f"{name:<48} {', '.join(prefixes):<24} {mark}".rstrip())
+        if described:
+            print(*details(f"{forced}:{name}" if forced else name), sep="\n")
     return 0
+
+
+def find(pattern: str) -> dict[str, list[str]]:
+    """The names that match, each with its suites; one that is the whole name, or SUITE:NAME, is alone."""
+    prefix, _, name = pattern.rpartition(":")
+    suites: dict[str, list[str]] = {}
+    for known, suite in list_environments(name or None):
+        if prefix in ("", suite):
+            suites.setdefault(known, []).append(suite)
+    if not suites:
+        raise ShoalError(f"no environment matches {pattern!r}; shoal envs lists them all")
+    exact = [known for known in suites if known.lower() == name.lower()]
+    return {known: suites[known] for known in exact or suites}
+
+
+def algorithms_with_preset(name: str) -> list[str]:
+    """The algorithms that have a preset for an environment."""
+    return [algo for algo in ALGORITHMS if preset_settings(name, algo)]
+
+
+def details(name: str) -> list[str]:
+    """Lines about an environment: what a learner sees and does, and how to train it."""
+    try:
+        told = describe(make(name).spec)
+    except ShoalError as error:
+        return [f"  {error}"]
+    presets = algorithms_with_preset(name) + [f"--param-name {each}" for each in names_of_presets(name)]
+    told |= {"presets": ", ".join(presets) or "none: settings start from the defaults"}
+    lines = [f"  {key:<13} {value}" for key, value in told.items()]
+    return [*lines, f"  {'train':<13} shoal train {name}"]

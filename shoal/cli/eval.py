@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shoal.cli import cache, show
+from shoal.cli import show
 from shoal.cli.arguments import RunFolder, choose_run, read_arguments
+from shoal.cli.status import STATUS
 from shoal.runs.catalogue import find_run
 from shoal.runs.run import load
 from shoal.training.evaluate import Evaluation
@@ -45,19 +46,23 @@ class Eval:
 def main(arguments: list[str]) -> int:
     """Print the returns of a run's learners."""
     options = read_arguments(Eval, "shoal eval", arguments)
-    cache.cache_compilations()
+    run = choose_run(options.run, sys.stderr if options.json else None)
+    STATUS.show("evaluating")
     if options.json:
         with show.stdout_to_stderr():
-            evaluations = _evaluate(options)
+            evaluations = _evaluate(run, options)
+        STATUS.clear()
         print(json.dumps([one.to_dict() for one in evaluations], indent=1))
     else:
-        show.evaluations(_evaluate(options))
+        evaluations = _evaluate(run, options)
+        STATUS.clear()
+        show.evaluations(evaluations)
     return 0
 
 
-def _evaluate(options: Eval) -> Sequence[Evaluation]:
+def _evaluate(run: Path, options: Eval) -> Sequence[Evaluation]:
     against = find_run(options.against) if options.against else None
-    return load(choose_run(options.run, sys.stderr if options.json else None)).evaluate(
+    return load(run).evaluate(
         options.episodes,
         options.learner,
         sampled=options.sampled,

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, make_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args, get_origin
 
 import tyro
 
@@ -52,6 +52,8 @@ class Output:
     """The run's folder in runs/, by its name."""
     clobber: bool = False
     """Start over: remove the run that is there."""
+    track: tuple[str, ...] = ()
+    """Also record the run with a tracker: wandb, mlflow or trackio; several with commas."""
     mesh: str | None = None
     """Devices that learners, and their environments, are divided over, e.g. 4x2; chosen unless given."""
     processes: int = 1
@@ -77,6 +79,9 @@ class Output:
         return ROOT / self.name if self.name else self.out
 
 
+Words: TypeAlias = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+"""One word each time a flag is given, so that an environment may follow."""
+
 OPTIONS = (Start, Output, Milestones)
 """Classes whose flags are not settings that decide a run's numbers."""
 
@@ -91,9 +96,14 @@ class Flag(NamedTuple):
 def flags_of(cls: type) -> dict[str, Flag]:
     """The flags of a class of settings, by the settings' dotted names."""
     texts = helps(cls)
-    files = {"env_params": Path | None, "comm_matrix": Path | None, "env_options": tuple[str, ...]}
+    given = {
+        "env_params": Path | None,
+        "comm_matrix": Path | None,
+        "env_options": tuple[str, ...],
+        "track": Words,
+    }
     return {
-        name: Flag(files.get(name, hint), texts[name])
+        name: Flag(given.get(name, hint), texts[name])
         for name, hint in types(cls).items()
         if cls is not TrainConfig or name not in NOT_FLAGS
     }
@@ -217,11 +227,11 @@ def whole(text: str) -> int:
 
 def _loose(hint: Any) -> Any:
     """A type that takes as many words as the setting's own type and accepts all."""
-    if hint is bool:
-        return bool
+    if hint in (bool, Words):
+        return hint
     several = any(get_origin(option) is tuple for option in (hint, *get_args(hint)))
     return tuple[str, ...] if several else str | None
 
 
 def _nothing(hint: Any) -> Any:
-    return False if hint is bool else () if get_origin(hint) is tuple else None
+    return False if hint is bool else () if hint is Words or get_origin(hint) is tuple else None

@@ -18,7 +18,7 @@ from shoal.setting_names import SWITCHES
 from shoal.settings import helps
 from shoal.training.config import TrainConfig
 
-FIRST = ("algo", "steps", "learners", "seeds", "seed", "exchange", "name", "clobber", "config")
+FIRST = ("algo", "steps", "learners", "seeds", "seed", "exchange", "name", "clobber")
 """The settings on the first screen, beside the algorithm's own."""
 NUM_OWN = 13
 """How many of the algorithm's settings it shows: the first ones of its class."""
@@ -54,13 +54,14 @@ def all_groups(config: TrainConfig) -> dict[str, Group]:
     """Every setting, in groups by name."""
     algo = name_of(config.algo)
     output = list(flags_of(Output))
-    run = [*flags_of(Start), *output[:3], *flags_of(TrainConfig), "seeds"]
-    found = {"run": Group("The run: its size, its environment, its folder.", run)}
+    run = _groups_of(TrainConfig, "run", "The run: its size, its environment, its folder.")
+    run["run"].names[:] = [*flags_of(Start), *output[:4], *run["run"].names, "seeds"]
+    found = {"run": run.pop("run")}
     found |= _groups_of(type(config.algo), algo, f"Every setting of {algo} that is in no group.")
     found |= _groups_of(ExchangeConfig, "exchange", "How learners learn together.")
     about = "Evaluation while training, checkpoints to keep, a return to stop at."
     found["milestones"] = Group(about, list(flags_of(Milestones)))
-    return found | {"devices": Group("Devices, processes, timing.", output[3:])}
+    return found | run | {"devices": Group("Devices, processes, timing.", output[4:])}
 
 
 def _groups_of(cls: type, title: str, about: str) -> dict[str, Group]:

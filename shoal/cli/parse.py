@@ -12,6 +12,9 @@ from shoal.runs.presets import named_settings, preset_settings
 from shoal.settings import flatten, types
 from shoal.training.config import TrainConfig
 
+UNSAID = -1
+"""The number of minibatches where no flag says one, even the preset's."""
+
 
 def parse_train(arguments: list[str]) -> tuple[TrainConfig, tuple[Output, Milestones]]:
     """The configuration, the run's folder and devices, and its milestones."""
@@ -22,9 +25,10 @@ def read_run(
     env: str | None, start: Start, arguments: list[str]
 ) -> tuple[TrainConfig, tuple[Output, Milestones]]:
     """The same, where the start of the settings is known."""
-    config = start_config(env, start)
+    own, preset = start_settings(env, start)
+    config = from_settings(own, preset)
     settings = to_settings(config)
-    defaults = flag_defaults(config)
+    defaults = flag_defaults(config) | {"num_minibatches": UNSAID}
     flags = read_flags(settings["algo"], defaults, arguments)
     changed = {name: x for name, x in flags.items() if x != defaults[name]}
     output = Output(**{name: flags[name] for name in types(Output)})
@@ -34,12 +38,19 @@ def read_run(
     if "env_options" in changed:
         changed["env_options"] = config.env_options | read_options(changed["env_options"])
     elsewhere = {"env"}.union(*map(types, OPTIONS))
-    config = from_settings(settings | {k: x for k, x in changed.items() if k not in elsewhere})
+    settings |= {name: x for name, x in changed.items() if name not in elsewhere}
+    free = {"num_minibatches"} & settings.keys() - own.keys() - changed.keys()
+    config = from_settings(settings, start={name: settings.pop(name) for name in free})
     return config, (output, milestones)
 
 
 def start_config(env: str | None, start: Start) -> TrainConfig:
     """The configuration of the file, the run to follow, or the preset."""
+    return from_settings(*start_settings(env, start))
+
+
+def start_settings(env: str | None, start: Start) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the file or the run to follow says, and what the preset says beside it."""
     if start.param_name and (start.config or start.follow or not start.preset):
         raise ShoalError("--param-name starts from a preset; leave out --config, --follow and --no-preset")
     said: dict[str, Any] = read_settings(start.config) if start.config else {}
@@ -52,11 +63,12 @@ def start_config(env: str | None, start: Start) -> TrainConfig:
     algo = start.algo or said.get("algo", "ppo")
     if env is None:
         raise ShoalError("no environment is given; try shoal train CartPole-v1 (shoal envs lists them)")
+    preset: dict[str, Any] = {}
     if start.param_name:
-        said = named_settings(env, start.param_name, algo)
+        preset = named_settings(env, start.param_name, algo)
     elif start.preset and not (start.config or start.follow):
-        said = preset_settings(env, algo)
-    return from_settings(said | {"env": env, "algo": algo})
+        preset = preset_settings(env, algo)
+    return said | {"env": env, "algo": algo}, preset
 
 
 def flag_defaults(config: TrainConfig) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.cli import cache, show
+from shoal.cli import show
 from shoal.cli.arguments import RunFolder, choose_run, read_arguments
+from shoal.cli.status import STATUS
 from shoal.runs.progress import format_return
 from shoal.runs.run import load, write_film
 
@@ -41,15 +42,16 @@ def main(arguments: list[str]) -> int:
     """Write or show one episode."""
     options = read_arguments(Play, "shoal play", arguments)
     run = choose_run(options.run)
-    cache.cache_compilations()
+    STATUS.show("playing")
     played = load(run).play(
         options.learner, options.checkpoint, sampled=options.sampled, seed=options.seed, steps=options.steps
     )
+    STATUS.clear()
     name, frames = played.learner, played.frames
     default = None if options.mp4 or options.human else run / "videos" / f"learner_{name}.gif"
     for path in (options.gif or default, options.mp4):
         if path is not None:
-            print(f"wrote {write_film(options.run, played, path, options.fps)}")
+            print(f"wrote {write_film(run, played, path, options.fps)}")
     print(f"learner {name}: return {format_return(played.total)} in {len(frames) - 1} steps")
     if options.human:
         show.window(frames, options.fps)

@@ -1,14 +1,14 @@
 """`shoal plot`: learning curves, and the best learner's policy."""
 
 from dataclasses import dataclass
-from glob import has_magic
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from shoal.cli import cache
 from shoal.cli.arguments import choose_run, read_arguments
+from shoal.cli.status import STATUS
+from shoal.runs.cache import cache_compilations
 from shoal.runs.plots.run import PlotOptions, plot
 
 
@@ -20,8 +20,8 @@ class Plot(PlotOptions):
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
-    """Folders of runs or their names in runs/, folders with runs below them, or quoted patterns such as
-    'runs/*__ppo__*'; the newest run unless given."""
+    """Runs by folder or by name, folders with runs below them, or quoted patterns such as 'runs/*__ppo__*';
+    the newest run unless given."""
     out: Path | None = None
     """A folder for all figures, each run's plots/ unless given; or one figure: a .png, .pdf or .svg."""
     debug: bool = False
@@ -31,9 +31,11 @@ class Plot(PlotOptions):
 def main(arguments: list[str]) -> int:
     """Write the plots."""
     options = read_arguments(Plot, "shoal plot", arguments)
-    runs = [run if Path(run).is_dir() or has_magic(run) else choose_run(Path(run)) for run in options.runs]
-    runs = runs or [choose_run(None)]
-    cache.cache_compilations()
-    for path in plot(runs, options.out, options):
+    runs = options.runs or (choose_run(None),)
+    cache_compilations()
+    STATUS.show("plotting")
+    paths = plot(runs, options.out, options)
+    STATUS.clear()
+    for path in paths:
         print(path)
     return 0

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from shoal.cli.arguments import read_arguments
+from shoal.cli.status import STATUS
 from shoal.errors import ShoalError
 from shoal.runs.catalogue import RunRow, list_runs
 from shoal.runs.naming import ROOT, SHORT
@@ -36,6 +37,7 @@ def main(arguments: list[str]) -> int:
         raise ShoalError(f"{missing[0]} is no folder; give one that holds runs")
     folders = options.folders or (ROOT,)
     found = list_runs(folders)
+    STATUS.clear()
     if options.json:
         print(json.dumps([as_json(row) for row in found], indent=1))
     elif found:

@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
+from shoal.envs.checks.findings import Finding
 from shoal.errors import ShoalError
 from shoal.runs.progress import describe_scores, format_large, format_return
-from shoal.runs.session import Finished, Session
+from shoal.runs.session import Finished, Session, describe_stop
+from shoal.runs.tracking.trackers import places
 from shoal.training.evaluate import Evaluation
 from shoal.training.profile import Profile
 
@@ -29,6 +32,7 @@ def already_trained(finished: Finished) -> None:
     else:
         print(f"{finished.folder} is already trained to step {finished.step:,}")
         print("a larger --steps continues it; --clobber starts over")
+    recorded(finished.folder)
     _next(finished.folder)
 
 
@@ -49,7 +53,14 @@ def ending(finished: Finished, session: Session) -> None:
     if finished.interrupted:
         print("saved; the same command resumes here")
     print(f"files in {folder}")
+    recorded(folder)
     _next(folder)
+
+
+def recorded(folder: Path) -> None:
+    """Where trackers have the run."""
+    for tracker, place in places(folder).items():
+        print(f"{tracker}: {place}")
 
 
 def evaluated(summary: Mapping[str, Any]) -> None:
@@ -60,6 +71,11 @@ def evaluated(summary: Mapping[str, Any]) -> None:
     print(f"{describe_scores(np.asarray(last['return_mean']))} in the last evaluation")
     if best != last:
         print(f"{describe_scores(np.asarray(best['return_mean']))} in the best one, at step {best['step']:,}")
+
+
+def given_up(finished: Finished) -> None:
+    """What a run keeps that was stopped inside a long call."""
+    print(f"{describe_stop(finished)}; the same command {'resumes' if finished.step else 'starts again'}")
 
 
 def profile_table(profile: Profile) -> None:
@@ -102,6 +118,25 @@ def evaluations(results: Sequence[Evaluation]) -> None:
         console.print(_by_agent(results))
     if any(one.world == "seen" for one in results):
         console.print("own: its own world; seen: all learners' worlds; unseen: a new world per episode")
+
+
+def finding(found: Finding) -> Finding:
+    """Print a line of a check's report; returns the finding."""
+    colour = {"ok": "green", "warning": "yellow", "problem": "bold red"}[found.level]
+    line = Table.grid(
+        Column(width=8, style=colour), Column(width=12), Column(overflow="fold"), padding=(0, 1)
+    )
+    line.add_row(found.level, found.topic, Text(found.text))
+    Console().print(line)
+    print(found.traceback, end="", file=sys.stderr)
+    return found
+
+
+def verdict(env: str, found: Sequence[Finding]) -> None:
+    """Print how many problems and warnings there are."""
+    counts = [(sum(one.level == level for one in found), level) for level in ("problem", "warning")]
+    several = ", ".join(f"{count or 'no'} {level}{'s' * (count != 1)}" for count, level in counts)
+    print(f"{env}: {several}")
 
 
 def _by_agent(results: Sequence[Evaluation]) -> Table:

@@ -3,10 +3,10 @@
 import sys
 from dataclasses import dataclass
 
-from shoal.cli import cache
 from shoal.cli.arguments import read_arguments
 from shoal.cli.flags import Output, whole_numbers
 from shoal.cli.parse import parse_train
+from shoal.cli.status import STATUS
 from shoal.errors import ShoalError
 from shoal.runs.milestones import Milestones
 from shoal.runs.progress import format_return
@@ -48,8 +48,9 @@ def main(arguments: list[str]) -> int:
     """Run a sweep, and print the best trials."""
     plan, output = parse_sweep(arguments)
     folder = output.folder or default_folder(plan)
-    print(f"{plan.describe()} -> {folder}", file=sys.stderr)
-    cache.cache_compilations()
+    description = plan.describe()
+    STATUS.clear()
+    print(f"{description} -> {folder}", file=sys.stderr)
     try:
         found = run_sweep(plan, folder, output.clobber, train_with_bar, output.mesh)
     except KeyboardInterrupt:
@@ -66,8 +67,10 @@ def parse_sweep(arguments: list[str]) -> tuple[Plan, Output]:
     base, (output, milestones) = parse_train(rest)
     if milestones != Milestones():
         raise ShoalError(f"a sweep ends every trial at --steps; leave out {', '.join(milestones.given())}")
-    if output.processes > 1 or output.profile:
-        raise ShoalError("a sweep is one process; leave out --processes and --profile")
+    if output.processes > 1 or output.profile or output.track:
+        raise ShoalError(
+            "a sweep is one process without trackers; leave out --processes, --profile and --track"
+        )
     options = {"seeds": flags.seeds, "halving": flags.halving, "batch": flags.batch}
     return make_plan(base, read_grid(flags.grid), flags.random, flags.tpe, flags.priors, **options), output
 

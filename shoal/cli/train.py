@@ -2,10 +2,11 @@
 
 import sys
 
-from shoal.cli import cache, show
+from shoal.cli import show
 from shoal.cli.flags import Output, read_start
 from shoal.cli.help_pages import help_page
 from shoal.cli.parse import read_run
+from shoal.cli.status import STATUS
 from shoal.distributed import launch
 from shoal.distributed.processes import ProcessInfo, rank, read_launcher, run_distributed
 from shoal.errors import ShoalError
@@ -19,15 +20,17 @@ def main(arguments: list[str]) -> int:
     """Train, or show the help."""
     env, start = read_start(arguments)
     if start.help is not None:
+        STATUS.clear()
         print(help_page(env, start))
         return 0
     config, (output, milestones) = read_run(env, start, arguments)
     process = process_of(output) or read_launcher()
     if output.processes > 1 and not process:
+        STATUS.clear()
         return launch.launch([sys.executable, "-m", "shoal.cli", "train", *arguments], output.processes)
-    cache.cache_compilations()
     if not process:
         return run(config, output, milestones)
+    STATUS.clear()
     if launch.was_launched():
         launch.end_with_launcher()
     return run_distributed(process, lambda: run(config, output, milestones), quiet=launch.was_launched())
@@ -42,7 +45,9 @@ def run(config: TrainConfig, output: Output, milestones: Milestones) -> int:
         mesh=output.mesh,
         profile=output.profile,
         milestones=milestones,
+        track=output.track,
     )
+    STATUS.clear()
     if isinstance(opened, session.Finished):
         if rank() == 0:
             show.already_trained(opened)
@@ -50,7 +55,7 @@ def run(config: TrainConfig, output: Output, milestones: Milestones) -> int:
     with ProgressBar(opened) as bar:
         finished = session.train_session(opened, bar.update)
     if rank() == 0:
-        show.ending(finished, opened)
+        show.given_up(finished) if finished.given_up else show.ending(finished, opened)
     return 130 if finished.interrupted else 0
 
 

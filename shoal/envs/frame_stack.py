@@ -141,16 +141,16 @@ def _each_part(function: Callable[..., Array], obs: Tree, *others: Tree) -> Tree
 
 def _with_channels(x: Array) -> Array:
     """Grey images (N, H, W) as (N, H, W, 1), everything else unchanged."""
-    return x[..., None] if _is_grey(x.shape[1:], x.dtype) else x
+    return x[..., None] if is_grey(x.shape[1:], x.dtype) else x
 
 
-def _is_grey(shape: tuple[int, ...], dtype: str | np.dtype) -> bool:
+def is_grey(shape: tuple[int, ...], dtype: str | np.dtype) -> bool:
     """Whether this is an image without an axis for its channels."""
     return len(shape) == 2 and str(dtype) == "uint8"
 
 
 def _stacked_box(box: Box, num_frames: int) -> Box:
-    shape = (*box.shape, 1) if _is_grey(box.shape, box.dtype) else box.shape
+    shape = (*box.shape, 1) if is_grey(box.shape, box.dtype) else box.shape
     bound = partial(_stacked_bound, box.shape, shape, num_frames)
     return Box((*shape[:-1], shape[-1] * num_frames), bound(box.low), bound(box.high), box.dtype)
 

@@ -1,21 +1,24 @@
-"""Environments by name: "CartPole-v1", "jax:...", "envpool:...", "gym:...", "pettingzoo:...", "module:Name".
+"""Environments: "CartPole-v1", "jax:...", "envpool:...", "gym:...", "pettingzoo:...", "module:Name", objects.
 
 A bare name picks the fastest implementation of exactly that environment: built in, then EnvPool's, then
-Gymnasium's. A new suite is an adapter in `envs/adapters` and a line in `SUITES`.
+Gymnasium's. A new suite is an adapter in `envs/adapters` and a line in `SUITES`. In "module:Name" the name is
+one that the module registers, or that of a class, a factory or a `JaxEnv` in it.
 """
 
 import difflib
 import fnmatch
 import importlib.util
+import sys
 from typing import Any
 
 from shoal.envs.adapters import builtin, envpool, gymnasium, pettingzoo
 from shoal.envs.adapters.builtin import register as register
+from shoal.envs.adapters.own import own_recipe
 from shoal.envs.adapters.suite import Suite, UnknownOptions
 from shoal.envs.frame_stack import stack_frames
-from shoal.errors import ShoalError
-from shoal.imports import import_user_module
-from shoal.types import EnvRecipe
+from shoal.errors import NotFound, ShoalError
+from shoal.imports import import_path, import_user_module, needs
+from shoal.types import EnvRecipe, JaxEnv
 
 SUITES: dict[str, Suite] = {
     "jax": builtin.SUITE,
@@ -26,8 +29,11 @@ SUITES: dict[str, Suite] = {
 """The suites by their prefixes, fastest first."""
 
 
-def make(name: str, **options: Any) -> EnvRecipe:
-    """The environment called `name`, ready to be built for a cohort.
+def make(env: Any, **options: Any) -> EnvRecipe:
+    """The environment of that name, ready to be built for a cohort.
+
+    Instead of a name it may be an environment of your own: a `JaxEnv`, a Gymnasium environment or its class,
+    or a function that makes one of these.
 
     `options` are the implementation's own (`episodic_life=True` for EnvPool's Atari, `is_slippery=False` for
     Gymnasium's FrozenLake). `max_episode_steps` and `frame_stack`, which joins that many observations into
@@ -41,8 +47,10 @@ def make(name: str, **options: Any) -> EnvRecipe:
     >>> make("CartPole-v1", frame_stack=4).spec.observation.shape
     (16,)
     """
-    prefixes, identifier = _resolve(name)
     num_frames = options.pop("frame_stack", 1)
+    if not isinstance(env, str):
+        return stack_frames(own_recipe(env, env_name(env), options), num_frames)
+    prefixes, identifier = _resolve(env)
     refusal = None
     for prefix in prefixes:
         suite = SUITES[prefix]
@@ -51,7 +59,20 @@ def make(name: str, **options: Any) -> EnvRecipe:
                 return stack_frames(suite.recipe(identifier, options), num_frames)
             except UnknownOptions as error:
                 refusal = error
-    raise refusal or _unknown(name, identifier, prefixes)
+    if refusal is None and (found := _attribute(env)) is not None:
+        return stack_frames(own_recipe(found, env, options), num_frames)
+    raise refusal or _unknown(env, identifier, prefixes)
+
+
+def env_name(env: Any) -> str:
+    """The name of an environment of your own: its import path, or `NAME()` where it has none.
+
+    >>> from shoal.envs.classic import CARTPOLE
+    >>> env_name("CartPole-v1"), env_name(CARTPOLE._replace(render=None))
+    ('CartPole-v1', 'CartPole-v1()')
+    """
+    path = env if isinstance(env, str) else import_path(env)
+    return f"{env.spec.name}()" if isinstance(env, JaxEnv) and path.endswith("()") else path
 
 
 def suite_of(name: str) -> str | None:
@@ -98,6 +119,13 @@ def _resolve(name: str) -> tuple[list[str], str]:
     return [prefix for prefix, suite in SUITES.items() if not suite.needs_prefix(rest)], identifier
 
 
+def _attribute(name: str) -> Any:
+    """What "module:Name" names in an imported module; None where it names nothing."""
+    module, _, attribute = name.rpartition(":")
+    found = sys.modules.get(module) if name.partition(":")[0] not in SUITES else None
+    return vars(found).get(attribute) if found else None
+
+
 def _is_installed(suite: Suite) -> bool:
     return suite.library is None or importlib.util.find_spec(suite.library) is not None
 
@@ -105,7 +133,7 @@ def _is_installed(suite: Suite) -> bool:
 def _unknown(name: str, identifier: str, prefixes: list[str]) -> ShoalError:
     absent = [suite.library for suite in (SUITES[prefix] for prefix in prefixes) if not _is_installed(suite)]
     if absent and len(prefixes) == 1:
-        return ShoalError(f"{name} needs {absent[0]}: pip install {absent[0]}")
+        return needs(name, str(absent[0]))
     everything = list_environments()
     elsewhere = [f"{prefix}:{known}" for known, prefix in everything if known == identifier]
     start = name.removesuffix(identifier)
@@ -113,7 +141,7 @@ def _unknown(name: str, identifier: str, prefixes: list[str]) -> ShoalError:
     guesses = elsewhere or [start + guess for guess in _guesses(identifier, candidates)]
     question = f"; did you mean {' or '.join(guesses)}?" if guesses else ""
     more = f"; for more: pip install {' '.join(map(str, absent))}" if absent else ""
-    return ShoalError(f"unknown environment {name!r}{question} (shoal envs lists them{more})")
+    return NotFound(f"unknown environment {name!r}{question} (shoal envs lists them{more})")
 
 
 def _guesses(identifier: str, names: list[str]) -> list[str]:

@@ -87,7 +87,7 @@ def adapt_action(space: gs.Space, name: str) -> tuple[ActionSpace, Convert]:
 
             return _real_box(_shape(space), low, high), clip
     raise ShoalError(
-        f"{name}: cannot act in {_brief(space)}; Discrete, MultiDiscrete, MultiBinary and Box work"
+        f"{name}: cannot act in {brief(space)}; Discrete, MultiDiscrete, MultiBinary and Box work"
     )
 
 
@@ -118,7 +118,7 @@ def _observation_leaf(space: gs.Space, name: str) -> tuple[Box, Convert]:
             convert = lambda raw: raw.astype(np.float32).reshape(len(raw), *shape)
             return _real_box(shape, low, high), convert
     raise ShoalError(
-        f"{name}: cannot observe {_brief(space)}; Box, Discrete, MultiDiscrete, MultiBinary, Dict work"
+        f"{name}: cannot observe {brief(space)}; Box, Discrete, MultiDiscrete, MultiBinary, Dict work"
     )
 
 
@@ -138,17 +138,18 @@ def _one_hot(nums: np.ndarray, start: np.ndarray) -> tuple[Box, Convert]:
 
 def _bytes(space: gs.Box) -> tuple[Box, Convert]:
     shape = _shape(space)
+    whole = lambda raw: raw.reshape(len(raw), *shape).astype(np.uint8, copy=False)
     if len(shape) == 3 and shape[0] < shape[2]:
         channels, height, width = shape
-        channels_last = lambda raw: raw.reshape(len(raw), *shape).transpose(0, 2, 3, 1)
+        channels_last = lambda raw: whole(raw).transpose(0, 2, 3, 1)
         return Box((height, width, channels), 0, 255, "uint8"), channels_last
-    return Box(shape, 0, 255, "uint8"), lambda raw: raw.reshape(len(raw), *shape)
+    return Box(shape, 0, 255, "uint8"), whole
 
 
 def _integer_box(space: gs.Box, name: str) -> tuple[MultiDiscrete, Convert]:
     nums = space.high.astype(np.int64) - space.low.astype(np.int64) + 1
     if nums.min() < 1 or nums.max() > _MAX_CHOICES:
-        raise ShoalError(f"{name}: cannot act in {_brief(space)}; whole numbers need close bounds")
+        raise ShoalError(f"{name}: cannot act in {brief(space)}; whole numbers need close bounds")
     return MultiDiscrete(_whole(nums)), _shift(space.low, space.dtype, space.shape)
 
 
@@ -191,7 +192,7 @@ def _whole(nums: np.ndarray) -> tuple[int, ...]:
     return tuple(int(num) for num in nums.reshape(-1))
 
 
-def _brief(space: gs.Space) -> str:
+def brief(space: gs.Space) -> str:
     """The space on one line, cut where its bounds run long."""
     text = " ".join(str(space).split())
     return text if len(text) <= 100 else f"{text[:97]}..."

@@ -9,7 +9,7 @@ from shoal.errors import ShoalError
 from shoal.exchanges import builders
 from shoal.exchanges.combinators import chain, common_start, every, participate
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
-from shoal.imports import import_attribute
+from shoal.imports import import_attribute, import_path
 from shoal.settings import changed
 from shoal.types import Exchange
 
@@ -63,17 +63,27 @@ EXCHANGES: dict[str, ExchangeEntry] = {
 }
 """`--exchange` takes these names."""
 
+_given: dict[str, ExchangeEntry] = {}
+"""Builders that Python gave, by their import path: not every one can be imported."""
+
+
+def give_exchange(builder: Builder | ExchangeEntry, name: str | None = None) -> str:
+    """Make a builder known in this process; returns its name, its import path unless given."""
+    name = name or import_path(builder)
+    _given[name] = builder if isinstance(builder, ExchangeEntry) else ExchangeEntry(builder)
+    return name
+
 
 def find_exchange(name: str) -> ExchangeEntry:
     """The exchange of that name, or the one at the import path MODULE:FUNCTION.
 
     The imported object is a builder, or an `ExchangeEntry` if it reads settings of its own.
     """
-    if name in EXCHANGES:
-        return EXCHANGES[name]
+    if known := EXCHANGES.get(name) or _given.get(name):
+        return known
     if ":" not in name:
-        known = ", ".join(EXCHANGES)
-        raise ShoalError(f"unknown exchange {name!r}; choose from {known}, or give MODULE:FUNCTION")
+        names = ", ".join(EXCHANGES)
+        raise ShoalError(f"unknown exchange {name!r}; choose from {names}, or give MODULE:FUNCTION")
     imported = import_attribute(name)
     return imported if isinstance(imported, ExchangeEntry) else ExchangeEntry(imported)
 

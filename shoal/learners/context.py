@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from jax import Array
+
 from shoal.distributed.mesh import DATA
 from shoal.errors import ShoalError
 from shoal.nets.actor_critic import NetworkMaker
@@ -21,8 +23,9 @@ class LearnerContext(NamedTuple):
     >>> reports = shoal.train(shoal.TrainConfig("CartPole-v1", steps=512), learner=make)
     """
 
-    num_updates: int = 1
-    """Updates in the run: annealed settings and schedules reach their end after these."""
+    num_updates: int | Array = 1
+    """Updates that annealing and schedules take. Where an algorithm of Shoal's is compiled it is an array, so
+    that runs of all lengths are one program; a learner of your own receives the number."""
     axes: tuple[str, ...] = ()
     """The mapped axes over which gradients are averaged, of learners that share every gradient."""
     shards: int = 1

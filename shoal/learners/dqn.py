@@ -4,6 +4,7 @@ y = r + gamma^n Q'(s', argmax_b Q(s', b))        critic: Huber's loss of Q(s, a)
 """
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -33,7 +34,8 @@ class DQNExplorationConfig:
     final: float = 0.05
     """Probability of a random action at the end."""
     fraction: float = 0.1
-    """Fraction of the run over which the probability falls linearly from initial to final."""
+    """Fraction of the run (of anneal_to, where it is given) over which the probability falls linearly from
+    initial to final."""
 
     def __post_init__(self):
         check_at_least(self, 0, "fraction", group="exploration")
@@ -146,8 +148,9 @@ def empty_buffer(setup: DQNSetup, num_envs: int, capacity: int, warming_up: bool
 
 
 def for_evaluation(setup: DQNSetup, state: LearnerState, num_envs: int) -> LearnerState:
-    """The learner for `num_envs` other environments: an empty buffer, and no random actions."""
-    return state._replace(private=empty_buffer(setup, num_envs, capacity=1, warming_up=False))
+    """The learner for `num_envs` other environments: an empty buffer, random actions as often as now."""
+    buffer = empty_buffer(setup, num_envs, capacity=1, warming_up=False)
+    return state._replace(private=buffer._replace(num_steps=state.private.num_steps))
 
 
 def on_restart(state: LearnerState) -> LearnerState:
@@ -193,7 +196,9 @@ def random_action(allowed: Array | None, num: int, noise: Array) -> Array:
 def epsilon(setup: DQNSetup, state: LearnerState) -> Array:
     """The probability of a random action: 1 before learning starts, then falling linearly."""
     config, hypers = setup.config, state.hypers
-    span = max(config.exploration.fraction * setup.num_updates * config.rollout_size, 1.0)
+    fraction = Fraction(str(config.exploration.fraction))  # 0.1 is 1 / 10: the quotient is rounded once
+    num_steps = jnp.float32(setup.num_updates) * config.rollout_size
+    span = jnp.maximum(num_steps * fraction.numerator / fraction.denominator, 1.0)
     done = jnp.minimum(state.private.num_steps / span, 1.0)
     chance = hypers.exploration_initial + done * (hypers.exploration_final - hypers.exploration_initial)
     return jnp.where(state.private.warming_up, 1.0, chance)

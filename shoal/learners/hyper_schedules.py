@@ -32,7 +32,7 @@ class Schedule(NamedTuple):
     name: str
     shape: str
     ratio: float  # of its last value to its first
-    updates: float | None = None  # until the last value; None is the whole run
+    updates: float | None = None  # until the last value; None is as many as annealing takes
 
 
 def parse_schedule(text: str, starts: Mapping[str, Any], rollout_size: int) -> Schedule:
@@ -78,11 +78,18 @@ def check_unique(plan: Iterable[Schedule], switches: Mapping[str, str]) -> None:
             raise ShoalError(f"{name} has two schedules{remedy}")
 
 
-def apply_schedules(plan: Iterable[Schedule], hypers: Hypers, updates: Array, num_updates: int) -> Hypers:
-    """The hyperparameters after `updates` of `num_updates` updates: x f(updates)."""
+def apply_schedules(
+    plan: Iterable[Schedule], hypers: Hypers, updates: Array, num_updates: int | Array
+) -> Hypers:
+    """The hyperparameters after `updates` of `num_updates` updates: x f(updates).
+
+    A run that goes on after those keeps the values of the last one.
+    """
+    of_all = jnp.minimum(updates, num_updates - 1) / num_updates
     changed = {}
     for schedule in plan:
-        value = getattr(hypers, schedule.name) * factor(schedule, updates / (schedule.updates or num_updates))
+        progress = updates / schedule.updates if schedule.updates else of_all
+        value = getattr(hypers, schedule.name) * factor(schedule, progress)
         changed[schedule.name] = jnp.minimum(value, 1.0) if schedule.name in FRACTIONS else value
     return hypers._replace(**changed)
 

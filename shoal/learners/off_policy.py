@@ -26,7 +26,7 @@ class OffPolicySetup(NamedTuple, Generic[Config]):
     spec: EnvSpec
     num_actions: int  # numbers of a continuous action, or choices of a discrete one
     axes: tuple[str, ...] = ()  # mapped axes over which gradients are averaged
-    num_updates: int = 1  # in the whole run
+    num_updates: int | Array = 1  # that annealing takes
 
 
 def make_setup(

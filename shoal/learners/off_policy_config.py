@@ -70,6 +70,8 @@ class OffPolicyConfig:
     network: OffPolicyNetworkConfig = field(default_factory=OffPolicyNetworkConfig)
     peers: OffPolicyPeersConfig = field(default_factory=OffPolicyPeersConfig)
 
+    anneals: ClassVar[list[str]] = []
+    """The hyperparameters that change over the whole run."""
     divisible: ClassVar[bool] = False
     """Whether several devices may share a learner's environments; a replay buffer is on one device."""
 

@@ -63,7 +63,8 @@ class PPOConfig:
     num_steps: int = 128
     """Steps per environment between updates."""
     num_minibatches: int = 4
-    """Minibatches per epoch; must divide num_envs * num_steps, or num_envs for a recurrent policy."""
+    """Minibatches per epoch; must divide num_envs * num_steps, or num_envs for a recurrent policy. Unless
+    given, the largest number that does, up to the preset's."""
     update_epochs: int = 4
     """Epochs: passes over each rollout."""
     learning_rate: float = 2.5e-4
@@ -130,6 +131,16 @@ class PPOConfig:
         """Samples per step of the optimiser."""
         return self.rollout_size // self.num_minibatches
 
+    def most_minibatches(self, limit: int) -> int:
+        """The largest number of minibatches, up to a limit, that these settings can have.
+
+        >>> PPOConfig(num_envs=6, num_steps=10).most_minibatches(64)
+        60
+        """
+        samples = self.num_envs if self.recurrent else self.rollout_size
+        parts = self.network.grad_accumulation
+        return max((n for n in range(1, limit + 1) if samples % (n * parts) == 0), default=1)
+
     @property
     def work(self) -> int:
         """Multiplications in the largest layer of a step of the optimiser."""
@@ -141,6 +152,12 @@ class PPOConfig:
     def annealed(self) -> dict[str, str]:
         """The hyperparameters that fall to 0 over the run, each with the setting that says so."""
         return {name: switch for name, switch in ANNEALED.items() if getattr(self, switch)}
+
+    @property
+    def anneals(self) -> list[str]:
+        """The hyperparameters that change over the whole run."""
+        over_run = [schedule.name for schedule in self.plan if schedule.updates is None]
+        return [*over_run, *(["kl_coef"] if self.objective == "mdpo" else [])]
 
     @property
     def plan(self) -> tuple[Schedule, ...]:

@@ -41,7 +41,7 @@ class PPOSetup(NamedTuple):
     spec: EnvSpec
     distribution: Distribution
     make_network: NetworkMaker | RecurrentNetworkMaker
-    num_updates: int
+    num_updates: int | Array  # that annealing takes
     axes: tuple[str, ...] = ()
     shards: int = 1
 

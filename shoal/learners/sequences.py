@@ -55,5 +55,6 @@ def check_division(num_envs: int, num_parts: int, shards: int = 1) -> None:
         where = f" of each of {shards} devices that share a learner" if shards > 1 else ""
         raise ShoalError(
             f"with memory, minibatches are whole sequences: num_minibatches x grad_accumulation = "
-            f"{num_parts} does not divide the {num_envs // shards} environments{where}"
+            f"{num_parts} does not divide the {num_envs // shards} environments{where}; "
+            "leave num_minibatches out, or change it"
         )

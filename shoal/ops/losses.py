@@ -91,11 +91,13 @@ def adapt_kl_coef(kl_coef: Array, kl: Array, goal: Array) -> Array:
     return jnp.clip(kl_coef * factor, 1e-4, 1e4)
 
 
-def mirror_descent_coef(coef: float, updates: Array, num_updates: int) -> Array:
+def mirror_descent_coef(coef: float, updates: Array, num_updates: int | Array) -> Array:
     """coef / (1 - u / U) after u of U updates (mirror descent policy optimisation, Tomar et al. 2020).
+
+    Later it keeps the value of the last update.
 
     >>> [mirror_descent_coef(1.0, jnp.int32(u), 4).item() for u in (0, 2, 3, 4)]
     [1.0, 2.0, 4.0, 4.0]
     """
-    remaining = jnp.maximum(1.0 - updates / num_updates, 0.0)
+    remaining = 1.0 - jnp.minimum(updates, num_updates - 1) / num_updates
     return coef / jnp.maximum(remaining, 1 / num_updates)

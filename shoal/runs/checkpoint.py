@@ -116,6 +116,13 @@ def saved_steps(folder: Path) -> list[int]:
     return [record["step"] for record in _committed(_saved(folder)).values()]
 
 
+def lasting(folder: Path) -> dict[int, Path]:
+    """The newest checkpoint, the best and those that are `kept`, by their steps, oldest first."""
+    committed = _committed(_saved(folder))
+    chosen = {*list(committed)[-1:], *_ranked(committed)[-1:], *_for_good(committed)}
+    return {record["step"]: data for data, record in committed.items() if data in chosen}
+
+
 def load_latest(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
     """The newest intact checkpoint, or None where none was saved."""
     return _load_first(folder, reversed(_saved(folder)), like)
@@ -158,8 +165,7 @@ def prune(folder: Path) -> None:
     if not committed:
         return
     newest = list(committed)[-KEEP:]
-    for_good = [data for data, record in committed.items() if record["meta"].get("kept")]
-    kept = {*newest, *_ranked(committed)[-1:], *for_good}
+    kept = {*newest, *_ranked(committed)[-1:], *_for_good(committed)}
     with disk_errors("remove old checkpoints in", Path(folder)):
         for data in saved[: saved.index(newest[0])]:
             if data not in kept:
@@ -189,6 +195,11 @@ def _committed(saved: Iterable[Path]) -> dict[Path, dict]:
         except (CorruptCheckpoint, OSError):
             continue
     return records
+
+
+def _for_good(records: dict[Path, dict]) -> list[Path]:
+    """The checkpoints that are `kept`."""
+    return [data for data, record in records.items() if record["meta"].get("kept")]
 
 
 def _ranked(records: dict[Path, dict]) -> list[Path]:

@@ -4,38 +4,46 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
+from types import MappingProxyType
 from typing import Any
 
-from shoal import settings as groups
+import shoal.settings as groups
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import check_exchange
 from shoal.foreign_names import CALLED, INSTEAD
 from shoal.learners.registry import ALGORITHMS, name_of
 from shoal.runs.files import disk_errors, read_json, write_text
-from shoal.training.config import TrainConfig
+from shoal.training.config import AlgorithmConfig, TrainConfig
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 RUN = groups.types(TrainConfig).keys() - {"algo", "exchanges"}
 EXCHANGE = groups.types(ExchangeConfig).keys()
-NOT_DECIDING = ("steps", "reports")
+NOT_DECIDING = ("steps", "anneal_to", "reports")
 """Settings of a run that may change when it resumes."""
 
 
-def from_settings(settings: Mapping[str, Any]) -> TrainConfig:
+def from_settings(settings: Mapping[str, Any], start: Mapping[str, Any] = NOTHING) -> TrainConfig:
     """A configuration from names to values: nested, dotted (`memory.size`) or by short names.
+
+    What `settings` leave out is as in `start`, which is a preset, else by default. Where they leave out
+    num_minibatches, it is the largest number up to that which divides the samples.
 
     >>> from_settings({"env": "CartPole-v1", "memory": {"kind": "gru", "size": 8}}).algo.memory.size
     8
+    >>> from_settings({"env": "CartPole-v1", "memory": "gru"}, {"num_envs": 6}).algo.num_minibatches
+    3
     """
     name = settings.get("algo", "ppo")
-    given = expanded(settings, name)
+    own = expanded(settings, name)
+    given = expanded(start, name) | own
     if "env" not in given:
         raise ShoalError("the settings have no environment; add one, such as env: CartPole-v1")
     if isinstance(given.get("env_params"), str | Path):
         given["env_params"] = read_json(given["env_params"])
     pick = lambda names: {key: value for key, value in given.items() if key in names}
     algo = ALGORITHMS[name].config
-    learner = groups.build(algo, pick(groups.types(algo)))
+    learner = _algorithm(algo, pick(groups.types(algo)), chosen="num_minibatches" in own)
     exchanges = read_exchanges(pick(EXCHANGE))
     config = groups.build(TrainConfig, pick(RUN) | {"algo": learner, "exchanges": exchanges})
     return with_seeds(config, given["seeds"]) if given.get("seeds") is not None else config
@@ -56,6 +64,15 @@ def with_seeds(config: TrainConfig, seeds: Any) -> TrainConfig:
             f"learners {number} instead of seeds"
         )
     return replace(config, learners=number)
+
+
+def _algorithm(cls: type, settings: dict[str, Any], chosen: bool) -> AlgorithmConfig:
+    """The learner's settings; unless minibatches are `chosen`, as many as divide the samples."""
+    if chosen or "num_minibatches" not in groups.types(cls):
+        return groups.build(cls, settings)
+    most = settings.get("num_minibatches", cls.num_minibatches)
+    whole = groups.build(cls, settings | {"num_minibatches": 1})
+    return replace(whole, num_minibatches=whole.most_minibatches(most))
 
 
 def expanded(settings: Mapping[str, Any], algo: str) -> dict[str, Any]:
@@ -104,7 +121,7 @@ def _exchange(settings: Mapping[str, Any]) -> ExchangeConfig:
 
 def to_settings(config: TrainConfig) -> dict[str, Any]:
     """Every setting by dotted name, as `from_settings` reads it back."""
-    run = {name: getattr(config, name) for name in groups.types(TrainConfig) if name in RUN}
+    run = {name: groups.get(config, name) for name in groups.types(TrainConfig) if name in RUN}
     head = {"env": run.pop("env"), "algo": name_of(config.algo)}
     return head | run | groups.flatten(config.algo) | _exchange_settings(config.exchanges)
 

@@ -22,23 +22,27 @@ class DivergenceCheck:
 
     def __init__(self) -> None:
         self.known: set[int] = set()
+        self.faults: dict[int, str] = {}  # the environment's, by learner; a replay brings them up later
 
     def check(self, report: Report) -> None:
         """Warn of learners that diverged since the last report; raise when all have."""
-        diverged = np.flatnonzero(~has_finite_loss(report)).tolist()
+        lost = ~has_finite_loss(report)
+        for what, bad in (("an observation", report.bad_observations), ("a reward", report.bad_rewards)):
+            for learner in np.flatnonzero(bad).tolist():
+                self.faults.setdefault(learner, what)
+        diverged = np.flatnonzero(lost).tolist()
         new = [learner for learner in diverged if learner not in self.known]
         self.known.update(new)
-        if len(diverged) == len(report.metrics["loss/total"]):
-            raise AllDiverged(f"{_describe(report, diverged)}; earlier checkpoints are kept")
+        if lost.all():
+            raise AllDiverged(f"{self._describe(report, diverged)}; earlier checkpoints are kept")
         if new:
-            warnings.warn(_describe(report, new), RuntimeWarning)
+            warnings.warn(self._describe(report, new), RuntimeWarning)
 
-
-def _describe(report: Report, learners: list[int]) -> str:
-    cause = (
-        "the environment gave a reward that is not finite"
-        if np.any(report.bad_rewards)
-        else "the loss is not finite; try a smaller --learning-rate, or --norm-reward"
-    )
-    more = ", ..." if len(learners) > 8 else ""
-    return f"learner {', '.join(map(str, learners[:8]))}{more} diverged near step {report.step:,}: {cause}"
+    def _describe(self, report: Report, learners: list[int]) -> str:
+        cause = "the loss is not finite; try a smaller --learning-rate, or --norm-reward"
+        for learner in learners[::-1]:
+            if learner in self.faults:
+                env = report.trainer.parts.config.env
+                cause = f"{env} gave {self.faults[learner]} that is not finite; try shoal check {env}"
+        listed = ", ".join(map(str, learners[:8])) + ", ..." * (len(learners) > 8)
+        return f"learner {listed} diverged near step {report.step:,}: {cause}"

@@ -3,8 +3,9 @@
 import errno
 import json
 import os
+import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,15 @@ except ImportError:  # Windows has no such lock
 
 from shoal.errors import ShoalError
 
+RENAMING_SECONDS = 2.0
+"""How long the end of the process waits for files that are being renamed."""
 TEMPORARY = ".tmp-"
 """The beginning of the name of an unfinished file; such files are never read."""
+
+_unfinished: set[Path] = set()
+"""Temporary files that are written now."""
+_renaming = threading.Lock()
+"""Held while several files become the new ones together."""
 
 _FULL = "free some space; the same command then resumes"
 _FORBIDDEN = "choose a folder you may write to with --out"
@@ -118,6 +126,17 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+@contextmanager
+def wait_for_lock(path: Path) -> Iterator[None]:
+    """Holds a lock in the block, once no other process has it; does nothing on disks without locks."""
+    make_folder(path.parent)
+    with disk_errors("open", path), path.open("w") as file:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def sync(path: Path) -> None:
     """Waits until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -137,18 +156,31 @@ def replacing(*paths: Path) -> Iterator[tuple[Path, ...]]:
     for path in paths:
         make_folder(path.parent)
     temporaries = tuple(path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}") for path in paths)
+    _unfinished.update(temporaries)
     try:
         with disk_errors("write", paths[0]):
             yield temporaries
             for temporary in temporaries:
                 sync(temporary)
-            for temporary, path in zip(temporaries, paths, strict=True):
-                os.replace(temporary, path)
-            sync(paths[0].parent)
+            with _renaming:
+                for temporary, path in zip(temporaries, paths, strict=True):
+                    os.replace(temporary, path)
+                sync(paths[0].parent)
     finally:
-        for temporary in temporaries:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        _remove(temporaries)
+        _unfinished.difference_update(temporaries)
+
+
+def remove_unfinished() -> None:
+    """Remove the temporary files of other threads, before the process ends in the middle of writing."""
+    _renaming.acquire(timeout=RENAMING_SECONDS)  # never released: nothing is renamed from now on
+    _remove(tuple(_unfinished))
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> Path:

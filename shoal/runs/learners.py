@@ -1,23 +1,35 @@
 """The trained learners of a run, from a checkpoint or a report, and how to choose some of them."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.exchanges.mixing import mean_learner
 from shoal.exchanges.registry import selects
+from shoal.imports import import_attribute
 from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.runs.config import from_settings, read_settings
+from shoal.runs.own import NO_PARTS, OwnParts, find_again
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Report
 from shoal.training.parts import make_learner
 from shoal.training.scores import best_learner
-from shoal.types import EnvRecipe, Learner, LearnerState, Tree
+from shoal.types import EnvRecipe, EnvSpec, Learner, LearnerState, Tree
+
+
+class RunParts(NamedTuple):
+    """What a run's checkpoints are read with."""
+
+    config: TrainConfig
+    recipe: EnvRecipe
+    learner: Learner
+    unstacked: EnvSpec  # of single observations, where the learner sees stacked ones
 
 
 class TrainedLearners(NamedTuple):
@@ -29,18 +41,36 @@ class TrainedLearners(NamedTuple):
     cohort: LearnerState  # leading L
     best: int
     step: int
+    scores: Sequence[float | None] = ()  # the mean return of each learner at the checkpoint
 
 
-def load_learners(folder: Path, which: int | str = "latest") -> TrainedLearners:
+def find_parts(folder: Path, config: TrainConfig, own: OwnParts = NO_PARTS) -> RunParts:
+    """The environment and the learner of a run; an error says which of the user's own must be given."""
+    recipe = find_again(folder, "env", config.env, lambda: own.recipe(config))
+    network = own.network or _find(folder, "network", config.own.network)
+    maker = own.learner or _find(folder, "learner", config.own.learner)
+    learner = make_learner(config, recipe.spec, network, maker=maker)
+    unstacked = own.recipe(replace(config, frame_stack=1)).spec if config.frame_stack > 1 else recipe.spec
+    return RunParts(config, recipe, learner, unstacked)
+
+
+def _find(folder: Path, kind: str, path: str | None) -> Any:
+    return path and find_again(folder, kind, path, lambda: import_attribute(path))
+
+
+def load_learners(
+    folder: Path, which: int | str = "latest", parts: RunParts | None = None
+) -> TrainedLearners:
     """The learners of a run, from its `latest` or its `best` checkpoint, or from that at a step."""
-    config = from_settings(read_settings(Path(folder) / "config.yaml"))
-    recipe = make(config.env, **config.options)
-    learner = make_learner(config, recipe.spec)
+    if parts is None:
+        parts = find_parts(folder, from_settings(read_settings(Path(folder) / "config.yaml")))
+    config, recipe, learner, _ = parts
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.learners))
     like = {"cohort": jax.eval_shape(jax.vmap(learner.init), keys)}
-    parts, meta = load_checkpoint(Path(folder), which, like, config.algo.rollout_size)
+    arrays, meta = load_checkpoint(Path(folder), which, like, config.algo.rollout_size)
     step = config.steps_after(meta["iteration"])
-    return TrainedLearners(config, recipe, learner, parts["cohort"], best_learner(meta["scores"]), step)
+    scores = meta["scores"]
+    return TrainedLearners(config, recipe, learner, arrays["cohort"], best_learner(scores), step, scores)
 
 
 def load_checkpoint(folder: Path, which: int | str, like: Tree, rollout_size: int) -> tuple[Tree, dict]:

@@ -20,10 +20,16 @@ def preset(env: str, param_name: str | None = None, **settings) -> TrainConfig:
     (1000, 8, 0.002)
     >>> preset("BigfishEasy-v0", param_name="easy-200").algo.num_envs
     128
+
+    Where the preset's number of minibatches does not divide the samples, the next smaller one that does is
+    taken; a number that is given stays.
+
+    >>> preset("Acrobot-v1").algo.num_minibatches, preset("Acrobot-v1", memory="gru").algo.num_minibatches
+    (64, 16)
     """
     algo = settings.get("algo", "ppo")
     known = named_settings(env, param_name, algo) if param_name else preset_settings(env, algo)
-    return from_settings({"env": env} | expanded(known, algo) | expanded(settings, algo))
+    return from_settings({"env": env} | expanded(settings, algo), start=known)
 
 
 def preset_settings(env: str, algo: str = "ppo") -> dict[str, Any]:
@@ -52,18 +58,21 @@ def named_settings(env: str, param_name: str, algo: str = "ppo") -> dict[str, An
     if algo != named[param_name]["algo"]:
         raise ShoalError(f"preset {param_name} is for {named[param_name]['algo']}, not for {algo}")
     if not fnmatchcase(name, named[param_name]["for"]):
-        fitting = names_of_presets(env, algo)
+        fitting = names_of_presets(env)
         question = f"; for {env} there is {' and '.join(fitting)}" if fitting else ""
         raise ShoalError(f"preset {param_name} is for {named[param_name]['for']}, not for {env}{question}")
     return _only_settings(named[param_name])
 
 
-def names_of_presets(env: str, algo: str = "ppo") -> list[str]:
-    """The named presets for an environment and an algorithm."""
+def names_of_presets(env: str, algo: str | None = None) -> list[str]:
+    """The named presets of an environment, of all algorithms or of one.
+
+    >>> names_of_presets("MountainCar-v0")
+    ['curiosity']
+    """
     name, named = env.split(":")[-1], _presets()["named"]
-    return [
-        preset for preset, entry in named.items() if entry["algo"] == algo and fnmatchcase(name, entry["for"])
-    ]
+    fits = lambda entry: fnmatchcase(name, entry["for"]) and algo in (None, entry["algo"])
+    return [preset for preset, entry in named.items() if fits(entry)]
 
 
 def _only_settings(entry: dict[str, Any]) -> dict[str, Any]:

@@ -112,6 +112,7 @@ def from_saved_order(trainer: Trainer, fresh: TrainState, parts: dict[str, Tree]
         keys=put(parts["keys"], fresh.keys),
         key=put(parts["key"], fresh.key),
         iteration=put(parts["iteration"], fresh.iteration),
+        horizon=fresh.horizon,
     )
 
 

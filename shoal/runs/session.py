@@ -2,8 +2,10 @@
 
 import shutil
 import time
-from collections.abc import Callable, Generator
+import warnings
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,16 +23,18 @@ from shoal.distributed.processes import (
     run_on_first,
 )
 from shoal.envs.adapters.host import EnvironmentCrashed
-from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.runs import checkpoint, saving
+from shoal.runs.cache import cache_compilations
 from shoal.runs.config import differences, from_settings, read_settings, to_settings, write_config
 from shoal.runs.divergence import DivergenceCheck, has_finite_loss
 from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.metrics import read_summary, write_summary
 from shoal.runs.milestones import Milestones, keep_milestones
 from shoal.runs.naming import find_folder
+from shoal.runs.own import NO_PARTS, OwnParts
 from shoal.runs.signals import stop_signals
+from shoal.runs.tracking.trackers import Trackers, read_trackers, record_now
 from shoal.runs.watch import Watch, is_over
 from shoal.runs.writer import RunWriter, speeds
 from shoal.training.config import TrainConfig
@@ -40,6 +44,7 @@ from shoal.training.parts import mesh_for
 from shoal.training.profile import Profile
 from shoal.training.program import Trainer, make_trainer
 from shoal.training.scores import best_learner
+from shoal.training.waiting import GivenUp, Waiting
 
 SAVE_SECONDS = 30.0
 """Seconds between checkpoints: a crash loses no more work."""
@@ -56,17 +61,20 @@ class Session(NamedTuple):
     clock: Clock
     lock: FolderLock
     watch: Watch
+    waiting: Waiting
     profile: Profile | None = None
+    track: tuple[str, ...] = ()
 
 
 class Finished(NamedTuple):
     """A run that reached its last step or its goal, or was interrupted before."""
 
     folder: Path
-    step: int
+    step: int  # 0 where nothing is saved
     summary: dict  # {} where none was written
     interrupted: bool = False
     reached: dict | None = None  # the goal it stopped at: return and step
+    given_up: str | None = None  # the activity that was under way and goes on until the process ends
 
 
 def open_session(
@@ -77,6 +85,8 @@ def open_session(
     mesh: str | None = None,
     profile: bool = False,
     milestones: Milestones = NO_MILESTONES,
+    own: OwnParts = NO_PARTS,
+    track: str | Sequence[str] | None = None,
     trainer: Trainer | None = None,
 ) -> Session | Finished:
     """Begin a run in its folder, or resume it from its newest checkpoint; `Finished` if nothing is left.
@@ -84,8 +94,10 @@ def open_session(
     Of several processes the first one reads and writes the folder. `trainer` is one of the same program,
     where there is one (`for_learners`).
     """
+    cache_compilations()
     config.check()
-    recipe = make(config.env, **config.options)
+    trackers = read_trackers(track)
+    recipe = own.recipe(config)
     devices = mesh_for(config, recipe.spec, mesh)
     connect()
     folder = Path(folder or run_on_first(lambda: str(find_folder(config))))
@@ -93,30 +105,55 @@ def open_session(
     complete = found is not None and found["iteration"] >= config.num_iterations
     if found and (complete or is_over(milestones, config, found)):
         goal = None if complete else found["watch"]["goal"]
+        run_on_first(lambda: record_now(folder, trackers))
         return Finished(folder, config.steps_after(found["iteration"]), read_summary(folder), reached=goal)
+    if found and config.anneal_to is None:
+        config = keep_annealing(config, found["anneal_to"])
     start = found["iteration"] if found else 0
-    trainer = trainer or make_trainer(config, recipe=recipe, mesh=devices, start=start)
+    trainer = trainer or make_trainer(config, recipe=recipe, mesh=devices, start=start, **own.trained)
     lock = FolderLock()
     run_on_first(lambda: prepare_folder(folder, lock, config, clobber))
     milestones = Milestones(**run_on_first(lambda: keep_milestones(folder, milestones)))
     state, timed = trainer.init(), Profile() if profile else None
     if not found:
-        return Session(folder, trainer, state, None, Clock(), lock, Watch(milestones, config), timed)
+        watch = Watch(milestones, config)
+        return Session(folder, trainer, state, None, Clock(), lock, watch, Waiting(), timed, trackers)
     state, meta = saving.restore(trainer, state, folder)
-    step = config.steps_after(meta["iteration"])
+    step, clock = config.steps_after(meta["iteration"]), Clock(**meta["clock"])
     watch = Watch(milestones, config, meta)
-    return Session(folder, trainer, state, step, Clock(**meta["clock"]), lock, watch, timed)
+    return Session(folder, trainer, state, step, clock, lock, watch, Waiting(), timed, trackers)
 
 
 def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
-    """The record of the newest checkpoint there; an error if its run has other settings."""
+    """The record of the newest checkpoint there and the step its run is annealed to; None without one.
+
+    An error if the run there has other settings.
+    """
     saved = folder / "config.yaml"
-    if saved.exists() and (changes := differences(from_settings(read_settings(saved)), config)):
+    old = from_settings(read_settings(saved)) if saved.exists() else config
+    if changes := differences(old, config):
         raise ShoalError(
             f"{folder} holds a run with other settings ({'; '.join(changes)}); "
             "use --out for another folder, or --clobber to start over"
         )
-    return checkpoint.newest_meta(folder / "checkpoints")
+    meta = checkpoint.newest_meta(folder / "checkpoints")
+    return meta and meta | {"anneal_to": old.anneal_to or old.steps}
+
+
+def keep_annealing(config: TrainConfig, anneal_to: int) -> TrainConfig:
+    """The settings of a run that goes on, annealed as it began; says so where that ends before the run."""
+    kept = replace(config, anneal_to=anneal_to)
+    if kept.num_annealed == config.num_annealed:
+        return config
+    if kept.num_annealed < kept.num_iterations and config.algo.anneals and rank() == 0:
+        several = len(config.algo.anneals) > 1
+        are, keep = ("are", "keep their end values") if several else ("is", "keeps its end value")
+        warnings.warn(
+            f"{' and '.join(config.algo.anneals)} {are} annealed to step {anneal_to:,} and then {keep}; "
+            "--anneal-to N changes that",
+            RuntimeWarning,
+        )
+    return kept
 
 
 def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber: bool) -> None:
@@ -129,7 +166,7 @@ def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber:
 
 def clear_folder(folder: Path) -> None:
     """Remove the files of a run from its folder, and no others."""
-    for name in ("checkpoints", "plots", "videos"):
+    for name in ("checkpoints", "plots", "videos", "export", "tracking"):
         shutil.rmtree(folder / name, ignore_errors=True)
     names = ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "milestones.json", "events.out.*")
     for name in names:
@@ -142,18 +179,44 @@ def train_session(session: Session, show: Callable[[Report], None], until: int |
 
     With `until` to the first report that is due at that step or later.
     """
-    report = None
-    with stop_signals() as caught:
+    report, track = None, session.track if rank() == 0 else ()
+    with stop_signals(session.waiting), Trackers(session.folder, track) as trackers:
         reports = run_session(session)
-        for report in reports:
-            show(report)
-            if first_rank_where(bool(caught)) is not None:
-                break
-            if until is not None and report.due and report.step >= until:
-                break
-        reports.close()
-    assert report is not None, "a session has at least one iteration left"
-    return finish_session(session, report)
+        try:
+            for report in reports:
+                show(report)
+                trackers.check()
+                if first_rank_where(session.waiting.stopping) is not None:
+                    break
+                if until is not None and report.due and report.step >= until:
+                    break
+            reports.close()
+        except GivenUp as given_up:
+            return give_up(session, report, str(given_up))
+        assert report is not None, "a session has at least one iteration left"
+        return finish_session(session, report)
+
+
+def give_up(session: Session, report: Report | None, activity: str) -> Finished:
+    """Finish a run whose call under way took too long to wait for its end."""
+    meta = checkpoint.newest_meta(session.folder / "checkpoints") if rank() == 0 else None
+    saved = session.trainer.parts.config.steps_after(meta["iteration"]) if meta else 0
+    summary = finish_session(session, report).summary if report else {}
+    return Finished(session.folder, saved, summary, True, activity)
+
+
+def describe_stop(finished: Finished) -> str:
+    """Where a run stopped, and what is saved of it.
+
+    >>> describe_stop(Finished(Path("runs/a"), 1024, {}, interrupted=True, given_up="training"))
+    'stopped inside an iteration; runs/a is saved at step 1,024'
+    """
+    where = "the first iteration" if not finished.step else "an iteration"
+    inside = {None: "stopped", "training": f"stopped inside {where}"}
+    how = inside.get(finished.given_up, f"stopped while {finished.given_up}")
+    if not finished.step:
+        return f"{how}; nothing is saved yet"
+    return f"{how}; {finished.folder} is saved at step {finished.step:,}"
 
 
 def run_session(session: Session) -> Generator[Report, None, None]:
@@ -166,22 +229,25 @@ def run_session(session: Session) -> Generator[Report, None, None]:
     watch, interludes = session.watch, session.watch.interludes(session.trainer)
     try:
         with open_writer(session) as writer:
-            for report in progress_reports(session.trainer, session.state, session.profile, interludes):
+            reports = progress_reports(
+                session.trainer, session.state, session.profile, interludes, session.waiting
+            )
+            for report in reports:
                 report = report.after(session.clock)
                 divergence.check(report)
                 watch.see(report)
                 if writer:
                     writer.write(report)
-                yield report
                 elapsed, score = time.monotonic() - saved_at, watch.rank(report)
                 better = report.due and score > best and elapsed > SAVE_SECONDS / 6
                 due = broadcast_from_first(int(elapsed > SAVE_SECONDS or better))
                 if due or watch.must_save(report):
                     save_report(session, report)
                     saved_step, saved_at, best = report.step, time.monotonic(), max(best, score)
+                yield report  # a stop requested while it was saved comes before the next iteration
                 if watch.reached:
                     break
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | OtherProcessFailed)
         raise
     finally:
@@ -238,9 +304,15 @@ def finish_session(session: Session, report: Report) -> Finished:
 
 def save_report(session: Session, report: Report) -> None:
     """Write a checkpoint of everything the run needs to resume."""
+    session.waiting.begin("saving")
+    save_into(session.folder, report, session.watch)
+
+
+def save_into(folder: Path, report: Report, watch: Watch) -> None:
+    """The same, of a report in any folder."""
     meta = {
         "iteration": report.iteration,
         "clock": report.clock._asdict(),
-        **session.watch.meta(report),
+        **watch.meta(report),
     }
-    saving.save(session.trainer, report.state, session.folder, report.step, meta)
+    saving.save(report.trainer, report.state, folder, report.step, meta)

@@ -16,6 +16,18 @@ AlgorithmConfig: TypeAlias = Any
 
 
 @dataclass(frozen=True)
+class OwnConfig:
+    """Parts of your own, each by its import path MODULE:NAME."""
+
+    network: str | None = None
+    """A function that makes the network (ppo): (key, spec, number of outputs) -> module."""
+    learner: str | None = None
+    """A function that makes the learner, instead of the algorithm's: (spec, context) -> Learner."""
+    exchange: str | None = None
+    """An `Exchange`, used as it is; --exchange MODULE:FUNCTION makes one from the settings."""
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """A run: everything that decides its numbers.
 
@@ -26,11 +38,15 @@ class TrainConfig:
     """
 
     env: str
-    """Environment id, e.g. CartPole-v1; jax:, envpool: or gym: before it forces a backend."""
+    """Environment id, e.g. CartPole-v1; jax:, envpool: or gym: before it forces a backend. MODULE:NAME is one
+    of your own."""
     algo: AlgorithmConfig = field(default_factory=PPOConfig)
     """The learner's settings."""
     steps: int = 100_000
     """Environment steps per learner, rounded up to whole rollouts."""
+    anneal_to: int | None = None
+    """The step at which annealing and schedules over the run reach their end; after it they keep that value.
+    Unless given it is `steps`, of a run that is continued the `steps` it began with."""
     learners: int = 1
     """How many learners train, each with its own seed."""
     seed: int = 1
@@ -63,12 +79,16 @@ class TrainConfig:
     """After so many learners their numbers, so their seeds and worlds, begin again; never unless given."""
     exchanges: tuple[ExchangeConfig, ...] = ()
     """How the learners learn together."""
+    own: OwnConfig = field(default_factory=OwnConfig)
+    """Parts of your own, each by its import path MODULE:NAME."""
 
     def __post_init__(self):
         check_at_least(self, 1, "steps", "learners", "reports", "frame_stack")
         check_at_least(self, 0, "seed", "first_member", "env_spread")
         if self.distinct_seeds is not None:
             check_at_least(self, 1, "distinct_seeds")
+        if self.anneal_to is not None:
+            check_at_least(self, 1, "anneal_to")
         if "frame_stack" in self.env_options:
             raise ShoalError("frame_stack is not an option of the environment; use --frame-stack N")
         if self.env_spread and self.env_params is not None:
@@ -148,6 +168,11 @@ class TrainConfig:
     def num_iterations(self) -> int:
         """Rollouts, and updates, in the run."""
         return -(-self.steps // self.algo.rollout_size)
+
+    @property
+    def num_annealed(self) -> int:
+        """Updates until annealing and schedules over the run reach their end."""
+        return -(-(self.anneal_to or self.steps) // self.algo.rollout_size)
 
     @property
     def report_every(self) -> int:

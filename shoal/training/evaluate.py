@@ -1,7 +1,7 @@
 """Evaluation: returns of every learner, greedy unless asked otherwise, one whole episode per environment."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,6 +31,8 @@ CHUNK = 64
 """Steps of one call of the compiled program."""
 MAX_STEPS = 1_000_000
 """The longest episode, where the environment sets no limit."""
+KEPT = 8
+"""How many evaluations keep their compiled programs."""
 OWN = "own"
 """The name of a learner's own world."""
 Player: TypeAlias = Callable[[LearnerState, Tree], tuple[np.ndarray, np.ndarray]]
@@ -44,6 +46,17 @@ class FirstEpisodes(NamedTuple):
     done: Array  # (L, E)
     returns: Array  # (L, E) or (L, E, A)
     lengths: Array  # (L, E)
+
+
+class Programs(NamedTuple):
+    """An evaluation's compiled programs, and the environments that they step."""
+
+    env: Env
+    begin: Callable[[Array, Array, Tree], tuple[EnvStates, FirstEpisodes]]
+    play: Callable[..., tuple[Tree, EnvStates, FirstEpisodes]]
+
+
+_programs: dict[tuple, Programs] = {}
 
 
 class Evaluation(NamedTuple):
@@ -93,7 +106,7 @@ def play_episodes(
     Every environment plays exactly one episode, so short episodes do not count more than long ones.
     `params` are the worlds, (L, episodes) per leaf; the default one unless given.
     """
-    return next(_evaluations(recipe, set_sampling(learner, sampled), cohort, episodes, seed, [params]))
+    return next(_evaluations(recipe, learner, sampled, cohort, episodes, seed, [params]))
 
 
 def evaluate_worlds(
@@ -110,7 +123,7 @@ def evaluate_worlds(
     `names` are the learners' numbers; one without a number, such as "mean", has no world of its own.
     """
     episodes = jax.tree.leaves(worlds)[0].shape[1]
-    played = _evaluations(recipe, set_sampling(learner, sampled), cohort, episodes, seed, worlds.values())
+    played = _evaluations(recipe, learner, sampled, cohort, episodes, seed, worlds.values())
     scores = dict(zip(worlds, played, strict=True))
     return [
         summarise(name, returns[i], lengths[i], world, recipe.spec)
@@ -191,6 +204,7 @@ def summarise(
 def _evaluations(
     recipe: EnvRecipe,
     learner: Learner,
+    sampled: bool,
     cohort: LearnerState,
     episodes: int,
     seed: int,
@@ -199,19 +213,28 @@ def _evaluations(
     """Returns and lengths, (L, episodes) each, once for each of `worlds`; the program is compiled once."""
     num_learners = jax.tree.leaves(cohort)[0].shape[0]
     mesh = make_mesh(num_learners, parallel=recipe.spec.parallel)
-    play = make_player(recipe, learner, mesh, num_learners, episodes, seed)
-    ready = ready_to_play(learner, episodes)(cohort)
+    play = make_player(recipe, learner, sampled, mesh, num_learners, episodes, seed)
+    ready = ready_to_play(learner.for_evaluation, episodes)(cohort)
     for params in worlds:
         yield play(ready, params)
 
 
-def ready_to_play(learner: Learner, episodes: int) -> Callable[[LearnerState], LearnerState]:
-    """A compiled function that makes a cohort ready for a `Player` of so many episodes."""
-    return jax.jit(jax.vmap(lambda state: learner.for_evaluation(state, episodes)))
+@lru_cache(KEPT)
+def ready_to_play(
+    for_evaluation: Callable[[LearnerState, int], LearnerState], episodes: int
+) -> Callable[[LearnerState], LearnerState]:
+    """A compiled function that makes a learner's cohort ready for a `Player` of so many episodes."""
+    return jax.jit(jax.vmap(lambda state: for_evaluation(state, episodes)))
 
 
 def make_player(
-    recipe: EnvRecipe, learner: Learner, mesh: Mesh, num_learners: int, episodes: int, seed: int
+    recipe: EnvRecipe,
+    learner: Learner,
+    sampled: bool,
+    mesh: Mesh,
+    num_learners: int,
+    episodes: int,
+    seed: int,
 ) -> Player:
     """A player of cohorts that `ready_to_play` made ready: every environment plays exactly one episode.
 
@@ -219,14 +242,10 @@ def make_player(
     seeds, every call plays the same starts.
     """
     seeds = np.random.SeedSequence([seed, 7]).generate_state(num_learners * episodes)
-    env = recipe.build(seeds.reshape(mesh.shape["learners"], -1), False)
+    programs = find_programs(recipe, learner, sampled, mesh, seeds.reshape(mesh.shape["learners"], -1))
     key_reset, key_play = jax.random.split(jax.random.key(seed))
     reset_keys = jax.random.split(key_reset, (num_learners, episodes))
     play_keys = jax.random.split(key_play, num_learners)  # a learner's own, whatever device it is on
-    begin_specs = (REPLICATED, BY_LEARNER, BY_LEARNER)
-    begin = jax.jit(on_each_device(mesh, partial(_begin, env), begin_specs, BY_LEARNER))
-    specs = (REPLICATED, *[BY_LEARNER] * 5)
-    advance = jax.jit(on_each_device(mesh, partial(_play, env, learner), specs, BY_LEARNER))
     calls = count()
 
     def play(cohort: LearnerState, params: Tree) -> tuple[np.ndarray, np.ndarray]:
@@ -234,10 +253,10 @@ def make_player(
         cohort = jax.device_put(cohort, NamedSharding(mesh, BY_LEARNER))  # it may come from other devices
         private, models = cohort.private, cohort._replace(private=())
         # A game with several lives cannot begin anew: what an earlier call left of it is played first.
-        stale = np.bool_(next(calls) > 0 and env.restart is None)
-        envs, played = begin(stale, reset_keys, params)
+        stale = np.bool_(next(calls) > 0 and programs.env.restart is None)
+        envs, played = programs.begin(stale, reset_keys, params)
         for chunk in range(MAX_STEPS // CHUNK):
-            private, envs, played = advance(np.int32(chunk), play_keys, models, private, envs, played)
+            private, envs, played = programs.play(np.int32(chunk), play_keys, models, private, envs, played)
             done = np.all(played.done)
             raise_crash()
             if done:
@@ -247,6 +266,32 @@ def make_player(
         )
 
     return play
+
+
+def find_programs(
+    recipe: EnvRecipe, learner: Learner, sampled: bool, mesh: Mesh, seeds: np.ndarray
+) -> Programs:
+    """The programs of a learner in an environment; the last `KEPT` are kept, so that they compile once.
+
+    Those that are tied to their first environments are not.
+    """
+    key = (recipe.build, learner.draw, learner.act, learner.for_evaluation, sampled, mesh, seeds.shape)
+    found = _programs.pop(key, None)
+    if found and (renew := found.env.renew):
+        renew(seeds)
+    else:
+        env, player = recipe.build(seeds, False), set_sampling(learner, sampled)
+        specs = (REPLICATED, *[BY_LEARNER] * 5)
+        found = Programs(
+            env,
+            begin=jax.jit(on_each_device(mesh, partial(_begin, env), specs[:3], BY_LEARNER)),
+            play=jax.jit(on_each_device(mesh, partial(_play, env, player), specs, BY_LEARNER)),
+        )
+    if found.env.renew:
+        _programs[key] = found
+    for old in list(_programs)[:-KEPT]:
+        del _programs[old]
+    return found
 
 
 def _begin(env: Env, stale: Array, keys: Array, params: Tree | None) -> tuple[EnvStates, FirstEpisodes]:

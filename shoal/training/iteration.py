@@ -1,5 +1,6 @@
 """An iteration: every learner collects a rollout, learns from it, then the learners exchange."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -25,7 +26,17 @@ from shoal.training.config import TrainConfig
 from shoal.training.parts import worlds_of
 from shoal.training.rollout import EnvStates, Episodes, collect, reset_envs, restart_envs
 from shoal.training.scores import current_scores
-from shoal.types import Env, EnvRecipe, Exchange, ExchangeState, Learner, LearnerState, Rollout, Tree
+from shoal.types import (
+    Env,
+    EnvRecipe,
+    EnvSpec,
+    Exchange,
+    ExchangeState,
+    Learner,
+    LearnerState,
+    Rollout,
+    Tree,
+)
 
 HYPERS = 3
 """Folded into a learner's key for its hyperparameters."""
@@ -42,6 +53,16 @@ class TrainState(NamedTuple):
     keys: Array  # (L,) one per learner
     key: Array  # () for random numbers of the whole cohort
     iteration: Array  # () int32
+    horizon: Array  # () int32, the updates that annealing takes: a setting, so it is not saved
+
+
+class Start(NamedTuple):
+    """What a run starts from, as data: runs of all seeds, worlds and lengths are one program."""
+
+    seed: Array  # () as `jax.random.key` takes it
+    members: Array  # (L,) the learners' numbers
+    worlds: Tree  # (L,) per leaf
+    horizon: Array  # () int32
 
 
 class Progress(NamedTuple):
@@ -49,7 +70,8 @@ class Progress(NamedTuple):
 
     metrics: dict[str, Array]  # (L,) each, of the last iteration
     valid_steps: Array  # (L,) int32, of all the iterations
-    bad_rewards: Array  # (L,) bool, in any of them
+    bad_rewards: Array  # (L,) bool: not finite in any of them, while the learner's loss was
+    bad_observations: Array  # (L,) bool, the same of observations
 
 
 class Parts(NamedTuple):
@@ -62,6 +84,7 @@ class Parts(NamedTuple):
     exchange: Exchange
     mesh: Mesh
     group: int  # learners that a device updates at a time
+    learner_for: Callable[[Array], Learner]  # the learner whose annealing takes that many updates
 
     @property
     def shards(self) -> int:
@@ -85,7 +108,7 @@ ROLLOUT_SPEC = Rollout(*[BY_STEP] * 6, last_obs=BY_ENV, peer_targets=BY_STEP, ep
 
 def state_spec(parts: Parts) -> TrainState:
     """How each array of a run's state is divided."""
-    return TrainState(cohort_spec(parts), ENVS_SPEC, EXCHANGE_SPEC, BY_LEARNER, REPLICATED, REPLICATED)
+    return TrainState(cohort_spec(parts), ENVS_SPEC, EXCHANGE_SPEC, BY_LEARNER, *[REPLICATED] * 3)
 
 
 def shardings(mesh: Mesh, specs: Tree) -> Tree:
@@ -97,22 +120,31 @@ def shardings(mesh: Mesh, specs: Tree) -> Tree:
 # The program: the first state, and an iteration in three stages.
 
 
-def init_state(parts: Parts) -> TrainState:
+def start_of(config: TrainConfig, spec: EnvSpec) -> Start:
+    """What the settings say of a run's start."""
+    return Start(
+        seed=np.int64(config.seed),
+        members=np.array(config.members, np.int32),
+        worlds=jax.tree.map(np.asarray, worlds_of(config, spec)),
+        horizon=np.int32(config.num_annealed),
+    )
+
+
+def init_state(parts: Parts, start: Start) -> TrainState:
     """New learners in new episodes of their worlds."""
     config = parts.config
-    params = jax.tree.map(np.asarray, worlds_of(config, parts.recipe.spec))
-    key_cohort, key_members = jax.random.split(jax.random.key(config.seed))
-    member_keys = jax.vmap(jax.random.fold_in, (None, 0))(key_members, np.array(config.members, np.int32))
+    key_cohort, key_members = jax.random.split(jax.random.key(start.seed))
+    member_keys = jax.vmap(jax.random.fold_in, (None, 0))(key_members, start.members)
     specs = (BY_LEARNER, BY_LEARNER), (cohort_spec(parts), ENVS_SPEC, BY_LEARNER)
     cohort, envs, keys = on_each_device(parts.mesh, partial(init_learners, parts), *specs)(
-        member_keys, params
+        member_keys, start.worlds
     )
     if config.priors:
         key_hypers = jax.vmap(jax.random.fold_in, (0, None))(member_keys, HYPERS)
         cohort = cohort._replace(hypers=draw_hypers(config.priors, key_hypers, cohort.hypers))
     exchange, models = parts.exchange.init(cohort._replace(private=()))
     cohort = models._replace(private=cohort.private)
-    return TrainState(cohort, envs, exchange, keys, key_cohort, jnp.int32(0))
+    return TrainState(cohort, envs, exchange, keys, key_cohort, jnp.int32(0), start.horizon)
 
 
 def advance(parts: Parts, state: TrainState, count: Array) -> tuple[TrainState, Progress]:
@@ -123,14 +155,24 @@ def advance(parts: Parts, state: TrainState, count: Array) -> tuple[TrainState, 
     def body(_, carry):
         state, before = carry
         state, progress = once(state)
-        total = before.valid_steps + progress.valid_steps
-        progress = Progress(progress.metrics, total, before.bad_rewards | progress.bad_rewards)
+        progress = joined(before, progress)
         # Progress is gathered from the processes after the loop, not at every iteration.
         return jax.lax.with_sharding_constraint((state, progress), layout)
 
     _, shapes = jax.eval_shape(once, state)
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.fori_loop(0, count, body, (state, zero))
+
+
+def joined(before: Progress, now: Progress) -> Progress:
+    """The progress of several iterations. What a lost learner does to its environment is not counted."""
+    sound = jnp.isfinite(before.metrics["loss/total"])
+    return Progress(
+        metrics=now.metrics,
+        valid_steps=before.valid_steps + now.valid_steps,
+        bad_rewards=before.bad_rewards | now.bad_rewards & sound,
+        bad_observations=before.bad_observations | now.bad_observations & sound,
+    )
 
 
 def iterate(parts: Parts, state: TrainState) -> tuple[TrainState, Progress]:
@@ -143,20 +185,21 @@ def iterate(parts: Parts, state: TrainState) -> tuple[TrainState, Progress]:
 def collect_stage(parts: Parts, state: TrainState) -> tuple[TrainState, Rollout]:
     """A rollout of every learner."""
     cohort = cohort_spec(parts)
-    in_specs = (REPLICATED, BY_LEARNER, cohort, ENVS_SPEC, EXCHANGE_SPEC)
+    in_specs = (REPLICATED, REPLICATED, BY_LEARNER, cohort, ENVS_SPEC, EXCHANGE_SPEC)
     run = on_each_device(
         parts.mesh, partial(collect_rollouts, parts), in_specs, (cohort, ENVS_SPEC, ROLLOUT_SPEC)
     )
-    cohort, envs, rollout = run(state.iteration, state.keys, state.cohort, state.envs, state.exchange)
+    clocks = (state.iteration, state.horizon)
+    cohort, envs, rollout = run(*clocks, state.keys, state.cohort, state.envs, state.exchange)
     return state._replace(cohort=cohort, envs=envs), rollout
 
 
 def update_stage(parts: Parts, state: TrainState, rollout: Rollout) -> tuple[TrainState, Progress]:
     """Every learner learns from its rollout."""
     cohort = cohort_spec(parts)
-    in_specs = (REPLICATED, BY_LEARNER, cohort, ROLLOUT_SPEC)
+    in_specs = (REPLICATED, REPLICATED, BY_LEARNER, cohort, ROLLOUT_SPEC)
     run = on_each_device(parts.mesh, partial(update_learners, parts), in_specs, (cohort, BY_LEARNER))
-    cohort, progress = run(state.iteration, state.keys, state.cohort, rollout)
+    cohort, progress = run(state.iteration, state.horizon, state.keys, state.cohort, rollout)
     return state._replace(cohort=cohort), progress
 
 
@@ -194,13 +237,14 @@ def iteration_keys(keys: Array, iteration: Array) -> tuple[Array, Array]:
 def collect_rollouts(
     parts: Parts,
     iteration: Array,
+    horizon: Array,
     keys: Array,
     cohort: LearnerState,
     envs: EnvStates,
     exchange: ExchangeState,
 ) -> tuple[LearnerState, EnvStates, Rollout]:
     """One rollout of every learner, with its peer targets."""
-    env, learner, config, shards = parts.env, parts.learner, parts.config, parts.shards
+    env, learner, config, shards = parts.env, parts.learner_for(horizon), parts.config, parts.shards
     key_collect, _ = iteration_keys(keys, iteration)
     if config.hard_resets:
         key_reset = jax.vmap(jax.random.fold_in, (0, None))(key_collect, RESETS)
@@ -210,15 +254,24 @@ def collect_rollouts(
 
 
 def update_learners(
-    parts: Parts, iteration: Array, keys: Array, cohort: LearnerState, rollout: Rollout
+    parts: Parts, iteration: Array, horizon: Array, keys: Array, cohort: LearnerState, rollout: Rollout
 ) -> tuple[LearnerState, Progress]:
     """One update of every learner, `parts.group` of them at a time."""
     _, key_update = iteration_keys(keys, iteration)
     learner_axis = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, peer_targets=1, episode_starts=1)
-    update = trees.vmap_in_groups(parts.group, parts.learner.update, in_axes=(0, 0, learner_axis))
+    learner = parts.learner_for(horizon)
+    update = trees.vmap_in_groups(parts.group, learner.update, in_axes=(0, 0, learner_axis))
     cohort, metrics = update(key_update, cohort, rollout)
-    agents = tuple(range(3, rollout.reward.ndim))
-    bad_rewards = jnp.sum(~jnp.isfinite(rollout.reward), (0, 2, *agents), dtype=jnp.int32)
-    valid_steps = jnp.sum(rollout.valid, (0, 2), dtype=jnp.int32)
-    bad_rewards, valid_steps = psum((bad_rewards, valid_steps), (DATA,) if parts.shards > 1 else ())
-    return cohort, Progress(metrics, valid_steps, bad_rewards > 0)
+    last = jax.tree.map(lambda x: x[None], rollout.last_obs)
+    counts = (
+        num_bad(rollout.reward),
+        sum(map(num_bad, jax.tree.leaves((rollout.obs, last)))),
+        jnp.sum(rollout.valid, (0, 2), dtype=jnp.int32),
+    )
+    bad_rewards, bad_observations, valid_steps = psum(counts, (DATA,) if parts.shards > 1 else ())
+    return cohort, Progress(metrics, valid_steps, bad_rewards > 0, bad_observations > 0)
+
+
+def num_bad(x: Array) -> Array:
+    """How many numbers of each learner are not finite, (L,); x (T, L, ...)."""
+    return jnp.sum(~jnp.isfinite(x), (0, *range(2, x.ndim)), dtype=jnp.int32)

@@ -19,6 +19,7 @@ from shoal.training.iteration import Progress, TrainState
 from shoal.training.profile import Profile, profiled
 from shoal.training.program import Trainer, make_trainer
 from shoal.training.scores import score_metrics
+from shoal.training.waiting import Waiting
 from shoal.types import LearnerState
 
 Advance: TypeAlias = Callable[[TrainState, Any], tuple[TrainState, Progress]]
@@ -73,6 +74,7 @@ class Report(NamedTuple):
     evaluated: bool  # whether the learners were evaluated just before
     metrics: dict[str, np.ndarray]  # (L,) each
     bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was not finite
+    bad_observations: np.ndarray  # (L,) bool: an observation since the last report was not finite
     clock: Clock
     state: TrainState  # a replay in it is valid until the next report
     trainer: Trainer  # the parts of the run: its learner, environment, exchange and settings
@@ -119,24 +121,30 @@ def progress_reports(
     state: TrainState,
     profile: Profile | None = None,
     interludes: Interludes = NO_INTERLUDES,
+    waiting: Waiting | None = None,
 ) -> Iterator[Report]:
     """Train to the end from `state`, with a report about every `PROGRESS_SECONDS`.
 
     Which iterations have a report that is `due` depends on the settings alone, not on time; those with an
     evaluation have one. With a `profile`, the stages of each iteration run and are timed one by one.
+    `waiting` tells what is under way.
     """
     config = trainer.parts.config
+    waiting = waiting or Waiting()
     began = time.perf_counter()
     iteration, count, valid_steps, eval_seconds = int(state.iteration), 1, 0, 0.0
-    advance = profiled(trainer.stages, state, profile) if profile else compiled(trainer, state)
-    compare = compiled_once(trainer.compare, state) if config.learners > 1 else None
-    first_rank_where(False)  # wait until all processes have compiled
+    if profile:
+        advance = waiting.call("compiling", profiled, trainer.stages, state, profile)
+    else:
+        advance = compiled(trainer, state, waiting)
+    compare = compiled_once(waiting, trainer.compare, state) if config.learners > 1 else None
+    waiting.call("compiling", first_rank_where, False)  # wait until all processes have compiled
     compile_seconds = time.perf_counter() - began
     selects = config.selection_every
     while iteration < config.num_iterations:
         count = min(count, next_boundary(config, interludes, iteration) - iteration)
         before = time.perf_counter()
-        state, progress = run(advance, state, count)
+        state, progress = waiting.call("training", run, advance, state, count)
         now = time.perf_counter()
         spent = now - before
         iteration += count
@@ -155,7 +163,7 @@ def progress_reports(
             metrics |= {name: np.full(config.learners, x) for name, x in profile.pop_report().items()}
         if evaluated:
             trained = time.perf_counter()
-            metrics |= interludes.evaluate(state.cohort)
+            metrics |= waiting.call("evaluating", interludes.evaluate, state.cohort)
             now = time.perf_counter()
             eval_seconds += now - trained
         yield Report(
@@ -166,6 +174,7 @@ def progress_reports(
             evaluated=evaluated,
             metrics=metrics,
             bad_rewards=progress.bad_rewards,
+            bad_observations=progress.bad_observations,
             clock=Clock(now - began, compile_seconds, valid_steps, eval_seconds),
             state=state,
             trainer=trainer,
@@ -184,22 +193,23 @@ def next_boundary(config: TrainConfig, interludes: Interludes, iteration: int) -
     return min(*nearest, config.num_iterations)
 
 
-def compiled(trainer: Trainer, state: TrainState) -> Advance:
+def compiled(trainer: Trainer, state: TrainState, waiting: Waiting) -> Advance:
     """`trainer.advance`, compiled. A replay is updated in place, which deletes it from the older state.
 
     Nothing is updated in place where an environment may raise: the state before is then still there to save.
+    Only what XLA does is in another thread: JAX's context managers hold for the one that traces.
     """
     if trainer.parts.learner.grouped or trainer.parts.recipe.may_raise:
-        return compiled_once(trainer.advance, state, np.int32(1))
+        return compiled_once(waiting, trainer.advance, state, np.int32(1))
     split = lambda state: (state.cohort.private, state._replace(cohort=state.cohort._replace(private=())))
-    program = compiled_once(trainer.advance_in_place, *split(state), np.int32(1))
+    program = compiled_once(waiting, trainer.advance_in_place, *split(state), np.int32(1))
     return lambda state, count: program(*split(state), count)
 
 
-def compiled_once(function: Any, *arguments: Any) -> Any:
+def compiled_once(waiting: Waiting, function: Any, *arguments: Any) -> Any:
     """A trainer's function, compiled for arguments of these shapes, which are always the same."""
     if function not in PROGRAMS:
-        PROGRAMS[function] = function.lower(*arguments).compile()
+        PROGRAMS[function] = waiting.call("compiling", function.lower(*arguments).compile)
     return PROGRAMS[function]
 
 

@@ -1,10 +1,11 @@
 """The parts of a run, from its settings: devices, learner, exchange, worlds, seeds."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
+from jax import Array
 from jax.sharding import Mesh
 
 from shoal.distributed.mesh import make_mesh, read_shape
@@ -15,6 +16,7 @@ from shoal.exchanges.config import ExchangeContext
 from shoal.exchanges.exploration import check_names
 from shoal.exchanges.population import follow_hyper_plan
 from shoal.exchanges.registry import make_exchange
+from shoal.imports import import_attribute
 from shoal.learners.context import LearnerContext
 from shoal.learners.registry import make_registered
 from shoal.nets.actor_critic import NetworkMaker
@@ -40,11 +42,22 @@ def make_learner(
     network: NetworkMaker | None = None,
     shards: int = 1,
     maker: LearnerMaker | None = None,
+    num_updates: Array | None = None,
 ) -> Learner:
-    """One learner of a run, its environments divided over `shards` devices."""
+    """One learner of a run, its environments divided over `shards` devices.
+
+    `num_updates` are those that annealing takes; the settings' unless given.
+    """
+    maker, network = maker or imported(config.own.learner), network or imported(config.own.network)
     axes = ("learners", "group") if config.shares_gradients else ()
-    context = LearnerContext(config.num_iterations, axes, shards, network)
+    annealed = config.num_annealed if num_updates is None else num_updates
+    context = LearnerContext(annealed, axes, shards, network)
     return maker(spec, context) if maker else make_registered(config.algo, spec, context)
+
+
+def imported(path: str | None) -> Any:
+    """The part of the user's own at an import path; None without one."""
+    return None if path is None else import_attribute(path)
 
 
 def make_exchange_for(

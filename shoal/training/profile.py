@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.training.iteration import Progress, TrainState
+from shoal.training.iteration import Progress, TrainState, joined
 from shoal.training.program import Stages
 from shoal.types import Tree
 
@@ -62,16 +62,15 @@ def profiled(stages: Stages, state: TrainState, profile: Profile) -> Callable:
     exchange, _ = _compile(stages.exchange, *shapes)
 
     def advance(state: TrainState, count: np.int32) -> tuple[TrainState, Progress]:
-        valid_steps, bad_rewards = 0, False
-        progress = None
+        total = None
         for _ in range(count):
             state, rollout = profile.time("rollout", collect, state)
             state, progress = profile.time("optimisation", update, state, rollout)
             state, progress = profile.time("exchange", exchange, state, progress)
             profile.count_iteration()
-            valid_steps, bad_rewards = valid_steps + progress.valid_steps, bad_rewards | progress.bad_rewards
-        assert progress is not None, "at least one iteration"
-        return state, Progress(progress.metrics, valid_steps, bad_rewards)
+            total = joined(total, progress) if total else progress
+        assert total is not None, "at least one iteration"
+        return state, total
 
     return advance
 

@@ -27,18 +27,27 @@ from shoal.training.iteration import (
     ROLLOUT_SPEC,
     Parts,
     Progress,
+    Start,
     TrainState,
     advance,
     collect_stage,
     exchange_stage,
     init_state,
     shardings,
+    start_of,
     state_spec,
     update_stage,
 )
-from shoal.training.parts import LearnerMaker, env_seeds, make_exchange_for, make_learner, mesh_for
+from shoal.training.parts import (
+    LearnerMaker,
+    env_seeds,
+    imported,
+    make_exchange_for,
+    make_learner,
+    mesh_for,
+)
 from shoal.training.scores import disagreement
-from shoal.types import EnvRecipe, Exchange, Rollout, Tree
+from shoal.types import EnvRecipe, EnvSpec, Exchange, Rollout, Tree
 
 
 class Stages(NamedTuple):
@@ -89,7 +98,7 @@ def make_trainer(
     visible = shardings(parts.mesh, REPLICATED) if num_processes() > 1 else by_learner
     jit = partial(jax.jit, compiler_options=compiler_options(parts.mesh))
     in_place = partial(jit, donate_argnums=0)
-    begin = partial(first_state, jit(partial(init_state, parts), out_shardings=state))
+    begin = partial(first_state, parts.recipe.spec, jit(partial(init_state, parts), out_shardings=state))
     stage = jit if parts.learner.grouped else in_place
 
     def advance_in_place(private: Tree, state: TrainState, count: Array) -> tuple[TrainState, Progress]:
@@ -118,9 +127,9 @@ def for_learners(trainer: Trainer, config: TrainConfig) -> Trainer:
     return trainer._replace(parts=trainer.parts._replace(config=config), init=partial(trainer.begin, config))
 
 
-def first_state(init: Callable[[], TrainState], config: TrainConfig) -> TrainState:
+def first_state(spec: EnvSpec, init: Callable[[Start], TrainState], config: TrainConfig) -> TrainState:
     """The first state, with the learners' own hyperparameters: put in here they are data of the program."""
-    state = init()
+    state = init(start_of(config, spec))
     own = {
         name: jax.device_put(np.asarray(values, np.float32), getattr(state.cohort.hypers, name).sharding)
         for name, values in (config.learner_hypers or {}).items()
@@ -141,13 +150,18 @@ def make_parts(
     config.check()
     recipe = recipe or make(config.env, **config.options)
     devices = mesh if isinstance(mesh, Mesh) else mesh_for(config, recipe.spec, mesh)
-    made = make_learner(config, recipe.spec, network, devices.shape[DATA], learner)
+    make_one = partial(make_learner, config, recipe.spec, network, devices.shape[DATA], learner)
+    made = make_one()
     independent = made.grouped and not config.shares_gradients
     on_device = config.learners // devices.shape["learners"]
     group = group_size(devices, config.learners) if independent else on_device
+    exchange = exchange or imported(config.own.exchange)
     exchange = exchange or make_exchange_for(config, made, recipe.spec, devices, group)
     seeds = to_device_order(env_seeds(config, start), devices)
     env = recipe.build(local_envs(seeds, devices), False)
     if config.hard_resets and env.restart is None:
         raise ShoalError(f"{config.env} cannot start new episodes at any time; leave hard_resets out")
-    return Parts(config, recipe, env, made, exchange, devices, group)
+    # One of the user's own may compute with the number while it is made, so it is made once.
+    is_own = learner or config.own.learner
+    learner_for = (lambda _: made) if is_own else lambda horizon: make_one(num_updates=horizon)
+    return Parts(config, recipe, env, made, exchange, devices, group, learner_for)

@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.distributed.mesh import num_processes, own_part
 from shoal.distributed.processes import fetch, run_on_first
-from shoal.training.evaluate import Player, greedy, make_player, ready_to_play
+from shoal.training.evaluate import Player, make_player, ready_to_play
 from shoal.training.iteration import Parts
 from shoal.training.parts import worlds_of
 from shoal.training.scores import by_team, team_return
@@ -24,15 +24,15 @@ def make_validation(parts: Parts, episodes: int) -> Callable[[LearnerState], dic
     Programs are compiled at the first call. The starts are the same at every call where the environment's
     seeds decide them. Of several processes the first one plays, on its own devices, and tells the others.
     """
-    config, learner, spec = parts.config, greedy(parts.learner), parts.recipe.spec
+    config, learner, spec = parts.config, parts.learner, parts.recipe.spec
     worlds = jax.tree.map(lambda x: np.repeat(x[:, None], episodes, 1), worlds_of(config, spec))
-    ready = ready_to_play(learner, episodes)
+    ready = ready_to_play(learner.for_evaluation, episodes)
 
     @cache  # environments are built when they are first needed, where they are needed
     def player() -> Player:
         seed = int(np.random.SeedSequence([config.seed, SEED]).generate_state(1)[0] >> 1)
         mesh = own_part(parts.mesh, config.learners)
-        return make_player(parts.recipe, learner, mesh, config.learners, episodes, seed)
+        return make_player(parts.recipe, learner, False, mesh, config.learners, episodes, seed)
 
     def validate(cohort: LearnerState) -> dict[str, np.ndarray]:
         cohort = ready(cohort)

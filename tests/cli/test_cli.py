@@ -40,7 +40,7 @@ SMALL = [
 
 
 class Faulty(gymnasium.Env):
-    """Raises, or gives a reward that is no number, in its 40th step."""
+    """Raises, or gives a reward or an observation that is no number, in its 40th step."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (3,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -57,8 +57,9 @@ class Faulty(gymnasium.Env):
         self.steps += 1
         if self.steps >= 40 and self.fault == "raise":
             raise RuntimeError("the motor is on fire")
-        reward = np.nan if self.steps >= 40 else 1.0
-        return np.zeros(3, np.float32), reward, self.steps % 10 == 0, False, {}
+        wrong = {self.fault: np.nan} if self.steps >= 40 else {}
+        obs = np.full(3, wrong.get("nan-obs", 0.0), np.float32)
+        return obs, wrong.get("nan", 1.0), self.steps % 10 == 0, False, {}
 
 
 gymnasium.register("tests/Faulty-v0", entry_point=Faulty)
@@ -67,7 +68,6 @@ gymnasium.register("tests/Faulty-v0", entry_point=Faulty)
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.cli.cache.cache_compilations", lambda: None)  # the tests have their own cache
     monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
 
 
@@ -193,13 +193,30 @@ def test_a_gif_of_the_environment_in_colour(run, capsys):
 def test_plots(run, capsys):
     assert shoal("plot", run, "--out", "plots") == 0
     assert all(Path(line).exists() for line in capsys.readouterr().out.splitlines())
+    assert shoal("plot", run, "--metric", "loss/value", "--x", "seconds", "--out", "value.pdf") == 0
+    assert capsys.readouterr().out == "value.pdf\n"
+    assert shoal("plot", run, "--metric", "value") == 2
+    assert "no column value; did you mean loss/value" in capsys.readouterr().err
 
 
-def test_environments_are_listed_with_their_backend(capsys):
-    assert shoal("envs", "CartPole-v1") == 0
-    lines = capsys.readouterr().out.splitlines()
-    suites = [line.split(maxsplit=1)[1] for line in lines if line.split()[0] == "CartPole-v1"]
-    assert suites == ["jax, envpool, gym"]
+def test_environments_are_listed_with_their_backend_and_a_mark_for_presets(capsys):
+    assert shoal("envs", "cartpole*") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["CartPole-v1", "jax,", "envpool,", "gym", "preset"] in lines
+    assert ["CartpoleSwingup-v1", "envpool"] in lines
+
+
+def test_a_few_environments_are_described(capsys):
+    assert shoal("envs", "mountaincar-v0") == 0
+    name, *told = capsys.readouterr().out.splitlines()
+    assert name.split() == ["MountainCar-v0", "jax,", "envpool,", "gym", "preset"]
+    told = dict(line.split(maxsplit=1) for line in told)
+    assert told["observations"] == "float32 2"
+    assert told["presets"] == "ppo, dqn, --param-name curiosity"
+    assert told["train"] == "shoal train MountainCar-v0"
+    assert shoal("envs", "gym:MountainCar-v0") == 0
+    assert "worlds" not in (printed := capsys.readouterr().out)
+    assert "shoal train gym:MountainCar-v0" in printed
 
 
 @pytest.mark.parametrize(
@@ -225,7 +242,11 @@ def test_environments_are_listed_with_their_backend(capsys):
         (["train", "tests/Faulty-v0", *SMALL, "--steps", "640"], "raised RuntimeError: the motor is on fire"),
         (
             ["train", "tests/Faulty-v0", *SMALL, "--steps", "640", "--env-options", "fault=nan"],
-            "a reward that is not finite",
+            "tests/Faulty-v0 gave a reward that is not finite; try shoal check tests/Faulty-v0",
+        ),
+        (
+            ["train", "tests/Faulty-v0", *SMALL, "--steps", "640", "--env-options", "fault=nan-obs"],
+            "tests/Faulty-v0 gave an observation that is not finite",
         ),
     ],
 )
@@ -249,11 +270,14 @@ def test_a_crash_keeps_what_was_reached_and_shows_the_environments_traceback(alg
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default:learning_rate")
 def test_a_run_whose_critic_has_layers_of_its_own_goes_on(capsys):
     arguments = ["train", "CartPole-v1", *SMALL, "--critic-hidden", "4", "5", "--out", "run"]
     assert shoal(*arguments, "--steps", "64") == 0
     assert shoal(*arguments, "--steps", "128") == 0
-    assert "done after 128 steps" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "done after 128 steps" in printed.out
+    assert "shoal: warning: learning_rate and clip_coef are annealed to step 64 and then keep" in printed.err
 
 
 def test_a_learner_that_is_not_there(run, capsys):

@@ -29,7 +29,6 @@ FIELDS = "learner episodes return_mean return_std return_min return_max length_m
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.cli.cache.cache_compilations", lambda: None)  # the tests have their own cache
     monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
     Path("m.json").write_text(json.dumps(MATRIX))
 
@@ -83,9 +82,12 @@ def test_the_same_command_again_says_it_is_done(copied, capsys):
     assert "already trained to step 64" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("default:learning_rate")
 def test_a_larger_number_of_steps_goes_on(copied, capsys):
     assert shoal(*TRAIN, 96, "--out", copied) == 0
-    assert "resuming from step 64, exactly where it stopped" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "resuming from step 64, exactly where it stopped" in told
+    assert "annealed to step 64 and then keep" in told
     assert read_metrics(copied)["step"][-1] == 96
 
 
@@ -103,6 +105,7 @@ def test_the_config_file_repeats_the_run_without_the_matrix_file(federation):
         np.testing.assert_array_equal(theirs[name], ours[name], err_msg=name)
 
 
+@pytest.mark.filterwarnings("default:learning_rate")
 def test_the_config_file_resumes_the_run_without_the_matrix_file(copied, capsys):
     Path("m.json").unlink()
     assert shoal("train", "--config", copied / "config.yaml", "--out", copied, "--steps", "96") == 0
@@ -255,6 +258,7 @@ def test_a_matrix_without_its_file(capsys):
     assert "'--comm-matrix'. Expected 1 values" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("default:learning_rate")
 def test_the_last_of_two_numbers_of_steps_counts(copied):
     assert shoal(*TRAIN, 64, "--out", copied, "--steps", "96") == 0
     assert read_metrics(copied)["step"][-1] == 96

@@ -45,7 +45,6 @@ def shoal(*arguments) -> int:
 
 
 def undisturbed(patch):
-    patch.setattr("shoal.cli.cache.cache_compilations", lambda: None)  # the tests have their own cache
     patch.setattr("warnings.showwarning", warnings.showwarning)
 
 

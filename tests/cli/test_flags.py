@@ -8,6 +8,7 @@ import pytest
 from shoal.cli.flags import all_flags
 from shoal.cli.main import main
 from shoal.cli.parse import parse_train
+from shoal.errors import ShoalError
 from shoal.learners.registry import ALGORITHMS
 
 ENVS = {"ppo": "CartPole-v1", "dqn": "CartPole-v1"}
@@ -57,6 +58,37 @@ def test_a_flag_beats_the_file_and_the_file_the_preset(tmp_path):
     config, _ = parse_train(["--config", str(file), "--gamma", "0.8", "--steps", "100"])
     assert (config.steps, config.algo.gamma, config.algo.memory.size) == (100, 0.8, 8)
     assert config.algo.num_envs == 4  # PPO's default: the preset has 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "minibatches"),
+    [
+        ("Acrobot-v1", 64),
+        ("Acrobot-v1 --memory gru", 16),  # the preset's 64 do not divide 16 environments
+        ("Acrobot-v1 --memory gru --num-envs 6", 6),
+        ("CartPole-v1 --num-envs 3 --num-steps 5", 3),  # the preset has 4
+        ("CartPole-v1 --no-preset --memory lstm --num-envs 7", 1),  # the default is 4
+        ("CartPole-v1 --network.grad-accumulation 2 --num-envs 2 --num-steps 3", 3),
+        ("Acrobot-v1 --memory gru --num-minibatches 8", 8),
+    ],
+)
+def test_minibatches_that_nobody_asked_for_divide_what_there_is(arguments, minibatches):
+    assert parse_train(arguments.split())[0].algo.num_minibatches == minibatches
+
+
+def test_minibatches_that_were_asked_for_are_refused_where_they_do_not_divide(tmp_path):
+    asked = "Acrobot-v1 --memory gru --num-minibatches 64"  # what the preset says, too
+    with pytest.raises(ShoalError, match="64 does not divide the 16 environments; leave num_minibatches"):
+        parse_train(asked.split())
+    file = tmp_path / "settings.yaml"
+    file.write_text("env: CartPole-v1\nnum_envs: 8\nnum_minibatches: 8\n")
+    with pytest.raises(ShoalError, match="8 does not divide the 4 environments"):
+        parse_train(["--config", str(file), "--num-envs", "4", "--memory", "gru"])
+    file.write_text("env: CartPole-v1\nnum_envs: 8\n")
+    assert (
+        parse_train(["--config", str(file), "--num-envs", "3", "--memory", "gru"])[0].algo.num_minibatches
+        == 3
+    )
 
 
 def test_options_of_the_environment_are_added_to_the_presets():

@@ -158,8 +158,24 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", without["ale_py"])
     for name in [name for name in gymnasium.registry if name.startswith("ALE/")]:
         monkeypatch.delitem(gymnasium.registry, name)
-    with pytest.raises(ShoalError, match=r"^ALE/Breakout-v5 needs ale-py: pip install ale-py$"):
+    with pytest.raises(ShoalError, match=r"^ALE/Breakout-v5 needs ale_py: pip install 'shoal\[atari\]'$"):
         make("ALE/Breakout-v5")
+
+
+def test_what_gymnasium_misses_is_named_with_the_extra_that_brings_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "Box2D", None)  # an import of it fails
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ShoalError, match=r"^LunarLander-v3 needs Box2D: pip install 'shoal\[box2d\]'$"):
+        make("gym:LunarLander-v3")
+
+
+def test_a_pettingzoo_module_that_is_absent_is_named_with_its_extra():
+    pytest.importorskip("gymnasium")
+    if importlib.util.find_spec("mpe2"):
+        pytest.skip("mpe2 is installed")
+    with pytest.raises(ShoalError, match=r"needs mpe2: pip install 'shoal\[pettingzoo\]'$"):
+        make("pettingzoo:mpe2.simple_tag_v3")
 
 
 def test_atari_by_gymnasium():

@@ -251,6 +251,13 @@ def test_the_chance_of_a_random_action_falls_linearly_with_known_values():
     np.testing.assert_allclose(exploration(now), 0.45, rtol=1e-6)
 
 
+def test_a_policy_that_is_taken_elsewhere_keeps_its_chance():
+    """After 48 of the 400 steps from 1 to 0.05."""
+    setup, learner = dqn.DQNSetup(with_settings(DQNConfig(), **BASE), SPEC, 4, num_updates=100), lab()[1]
+    state = learner.for_evaluation(ready(learner.init(KEY)), 3)
+    assert float(dqn.epsilon(setup, state)) == pytest.approx(1 - 0.95 * 48 / 400)
+
+
 def test_the_chance_is_reported_and_follows_the_steps():
     _, learner = lab()
     state, chances = changed(ready(learner.init(KEY)), exploration_final=0.2), []

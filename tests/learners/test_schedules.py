@@ -24,10 +24,10 @@ def value_of(name, config, updates, num_updates=100, **evolved):
     ("text", "expected"),  # after so many updates of 100
     [
         ("learning_rate=linear(1e-4, 20 iterations)", {0: 4e-4, 5: 3.25e-4, 10: 2.5e-4, 20: 1e-4, 99: 1e-4}),
-        ("learning_rate=linear(0)", {0: 4e-4, 50: 2e-4, 75: 1e-4, 100: 0.0, 120: 0.0}),
+        ("learning_rate=linear(0)", {0: 4e-4, 50: 2e-4, 75: 1e-4, 99: 4e-6, 100: 4e-6, 120: 4e-6}),
         ("learning_rate=linear(8e-4, 5120 steps)", {0: 4e-4, 5: 6e-4, 10: 8e-4, 11: 8e-4}),  # 10 updates
         ("ent_coef=log(0.01, 10 iterations)", {0: 0.04, 5: 0.02, 10: 0.01, 50: 0.01}),
-        ("ent_coef = log( 4e-4 )", {0: 0.04, 50: 0.004, 100: 4e-4}),
+        ("ent_coef = log( 4e-4 )", {0: 0.04, 50: 0.004, 99: 0.04 * 0.01**0.99, 120: 0.04 * 0.01**0.99}),
         ("learning_rate=step(1e-4, 40 iterations)", {0: 4e-4, 39: 4e-4, 40: 1e-4, 99: 1e-4}),
         ("reward_floor=step(-10, 1000 steps)", {0: -1.0, 1: -1.0, 2: -10.0}),  # 1.95 updates
     ],
@@ -36,7 +36,7 @@ def test_the_numbers_on_the_way(text, expected):
     config = with_settings(PPOConfig(), **FREE, schedules=(text,))
     name = text.partition("=")[0].strip()
     found = [value_of(name, config, updates) for updates in expected]
-    np.testing.assert_allclose(found, list(expected.values()), rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(found, list(expected.values()), rtol=2e-6, atol=1e-12)
     others = [getattr(config, other) for other in ("gamma", "clip_coef")]
     np.testing.assert_allclose([value_of(other, config, 7) for other in ("gamma", "clip_coef")], others)
 
@@ -45,7 +45,7 @@ def test_annealing_is_the_same_mechanism_to_the_bit():
     config = PPOConfig(anneal_clip=True, anneal_ent=True, ent_coef=0.0)
     assert [schedule.name for schedule in config.plan] == ["learning_rate", "clip_coef", "ent_coef"]
     for updates in range(12):
-        remaining = jnp.maximum(1.0 - jnp.int32(updates) / 9, 0.0)
+        remaining = 1.0 - jnp.int32(min(updates, 8)) / 9
         assert value_of("learning_rate", config, updates, 9) == float(jnp.float32(2.5e-4) * remaining)
     assert value_of("ent_coef", config, 3, 9) == 0
     np.testing.assert_allclose(value_of("ent_coef", config, 3, 9, ent_coef=0.3), 0.2, rtol=1e-6)

@@ -30,7 +30,7 @@ def make_run(
     path = Path("runs") / (folder or folder_name(config))
     write_config(path / "config.yaml", config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shoal.runs.metrics._open_events", lambda *_: None)
+        patch.setattr("shoal.runs.metrics.open_events", lambda *_: None)
         with MetricsWriter(path, None) as writer:
             for step in (1024, 2048):
                 returns = (

@@ -134,7 +134,9 @@ def test_a_goal_that_is_reached_ends_the_run_and_stays_reached(tmp_path):
     assert isinstance(again, Finished)
     assert (again.step, again.reached) == (64, ended.reached)
     assert trained(tmp_path, Milestones(stop_at=501), until=128).interrupted  # a larger one goes on
-    longer = shoal.run(CONFIG, steps=352, stop_at=1, folder=tmp_path)  # so do more steps, to their end
+    longer = shoal.run(
+        CONFIG, steps=352, anneal_to=320, stop_at=1, folder=tmp_path
+    )  # so do more steps, to their end
     assert (longer.step, longer.summary["reached"]["step"]) == (352, 64)
 
 
@@ -240,13 +242,12 @@ def test_what_an_earlier_call_left_of_a_game_does_not_count():
     recipe = EnvRecipe(inner.spec, build)
     trainer = make_trainer(TrainConfig("counter", algo=TINY), recipe=inner, mesh="1x1")
     learner, cohort = trainer.parts.learner, trainer.init().cohort
-    play = make_player(recipe, learner, trainer.parts.mesh, 1, 3, seed=0)
-    ready = ready_to_play(learner, 3)(cohort)
+    play = make_player(recipe, learner, False, trainer.parts.mesh, 1, 3, seed=0)
+    ready = ready_to_play(learner.for_evaluation, 3)(cohort)
     assert [play(ready, ())[1].tolist() for _ in range(2)] == [[[3, 3, 3]], [[5, 5, 5]]]
 
 
 def test_the_command_says_what_it_does(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("shoal.cli.cache.cache_compilations", lambda: None)
     monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
     file = tmp_path / "config.yaml"
     session.write_config(file, CONFIG)
@@ -290,7 +291,6 @@ KINDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_learner_is_evaluated(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("shoal.cli.cache.cache_compilations", lambda: None)
     monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
     assert main(["train", *KINDS[kind], *SEVERAL, "--out", str(tmp_path)]) == 0
     metrics = shoal.load(tmp_path).metrics

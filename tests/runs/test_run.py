@@ -33,7 +33,8 @@ def test_a_run_is_what_its_folder_says(trained):
 def test_the_same_call_trains_nothing_and_a_longer_one_resumes(trained, tmp_path, monkeypatch):
     folder = shutil.copytree(trained.folder, tmp_path / "run")
     before = trained.metrics
-    longer = shoal.run(trained.config, folder=str(folder), steps=160)
+    with pytest.warns(RuntimeWarning, match="learning_rate and clip_coef are annealed to step 128 and then"):
+        longer = shoal.run(trained.config, folder=str(folder), steps=160)
     assert longer.step == 160
     np.testing.assert_array_equal(longer.metrics["return_mean"][:8], before["return_mean"])
     monkeypatch.setattr(module, "train_session", None)

@@ -74,8 +74,8 @@ def copied(whole, tmp_path):
     return config, tmp_path / "run"
 
 
-def final_bits(folder):
-    return (folder / "checkpoints" / "step_000002048.safetensors").read_bytes()
+def final_bits(folder, step=2048):
+    return (folder / "checkpoints" / f"step_{step:09d}.safetensors").read_bytes()
 
 
 def rows(folder):
@@ -159,18 +159,32 @@ def test_other_settings_are_refused_and_the_difference_is_shown(whole):
 def test_more_steps_go_on_from_where_it_ended(copied, whole, go_on):
     config, folder = copied
     longer = replace(config, steps=2 * 2048)
-    begun, report = go_on(longer, folder, until=2048 + 512)
+    with pytest.warns(RuntimeWarning, match="learning_rate is annealed to step 2,048 and then keeps its end"):
+        begun, report = go_on(longer, folder, until=2048 + 512)
     assert (begun, report.step) == (2048, 2560)
-    assert from_settings(read_settings(folder / "config.yaml")) == longer
+    assert from_settings(read_settings(folder / "config.yaml")) == replace(longer, anneal_to=2048)
     assert rows(folder)[:8] == rows(whole[1])
     assert [row["step"] for row in rows(folder)[8:]] == ["2560"]
-    np.testing.assert_allclose(report.metrics["learning_rate"], 2.5e-4 * (1 - 39 / 64), rtol=1e-5)
+    np.testing.assert_allclose(report.metrics["learning_rate"], 2.5e-4 / 32, rtol=1e-5)
+
+
+@pytest.mark.parametrize("whole", ["plain"], indirect=True)
+def test_a_run_that_was_extended_is_one_that_was_longer_from_the_start(copied, whole, go_on, tmp_path):
+    """With the same annealing, bit for bit. A command that says nothing about it keeps it."""
+    config, folder = copied
+    with pytest.warns(RuntimeWarning, match="--anneal-to N changes that"):
+        go_on(replace(config, steps=2048 + 256), folder)
+    _, last = go_on(replace(config, steps=2048 + 512, anneal_to=4096), folder)
+    np.testing.assert_allclose(last.metrics["learning_rate"], 2.5e-4 * (1 - 39 / 64), rtol=1e-5)
+    planned = replace(config, steps=2048 + 256, anneal_to=2048)
+    go_on(planned, tmp_path / "planned")
+    assert final_bits(folder, 2304) == final_bits(tmp_path / "planned", 2304)
 
 
 @pytest.mark.parametrize("whole", ["plain"], indirect=True)
 def test_reports_may_become_more(copied, go_on):
     config, folder = copied
-    go_on(replace(config, steps=2048 + 256, reports=36), folder)
+    go_on(replace(config, steps=2048 + 256, anneal_to=2048, reports=36), folder)
     assert [row["step"] for row in rows(folder)[8:]] == ["2112", "2176", "2240", "2304"]
 
 
@@ -269,6 +283,27 @@ def test_learners_lost_to_nan_are_reported_once_each():
         lost.check(report_with(4, losses[-1]))
 
 
-def report_with(step, loss):
+def test_a_bad_observation_is_named_when_its_learner_is_lost():
+    """A replay brings learner 1's observation up two reports later; learner 0's loss is its own."""
+    lost = DivergenceCheck()
+    lost.check(report_with(1, [1, 1], bad=[False, True]))
+    lost.check(report_with(2, [1, 1]))
+    with pytest.warns(
+        RuntimeWarning, match="learner 1 diverged near step 3: Robot-v0 gave an observation that"
+    ):
+        lost.check(report_with(3, [1, nan]))
+    alone = DivergenceCheck()
+    with pytest.warns(RuntimeWarning, match="learner 0 diverged near step 1: the loss is not finite"):
+        alone.check(report_with(1, [nan, 1], bad=[False, True]))
+
+
+def report_with(step, loss, bad=False):
     metrics = {"loss/total": np.array(loss, np.float32)}
-    return SimpleNamespace(step=step, metrics=metrics, bad_rewards=np.zeros(len(loss), bool))
+    parts = SimpleNamespace(config=SimpleNamespace(env="Robot-v0"))
+    return SimpleNamespace(
+        step=step,
+        metrics=metrics,
+        bad_rewards=np.zeros(len(loss), bool),
+        bad_observations=np.broadcast_to(bad, len(loss)),
+        trainer=SimpleNamespace(parts=parts),
+    )

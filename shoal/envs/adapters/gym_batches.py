@@ -11,7 +11,8 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.envs.adapters.agents import num_agents
 from shoal.envs.adapters.gym_wrappers import Wrap
-from shoal.envs.adapters.host import Step, stack_observations
+from shoal.envs.adapters.host import Step
+from shoal.envs.adapters.observations import batch_observations, stack_observations
 from shoal.errors import ShoalError
 
 
@@ -37,12 +38,12 @@ class SingleEnvs:
         """Start from the seeds, so that all worlds have the same starts."""
         self.worlds = worlds or self.worlds
         self.over = [False] * len(self.envs)
-        return stack_observations([self._reset(i, seed=seed) for i, seed in enumerate(self.seeds)])
+        return self._batch([self._reset(i, seed=seed) for i, seed in enumerate(self.seeds)])
 
     def restart(self) -> Any:
         """New episodes in the same worlds; random numbers continue."""
         self.over = [False] * len(self.envs)
-        return stack_observations([self._reset(i) for i in range(len(self.envs))])
+        return self._batch([self._reset(i) for i in range(len(self.envs))])
 
     def _reset(self, index: int, **seed: int) -> Any:
         world = {"options": {"world": dict(self.worlds[index])}} if self.worlds[index] else {}
@@ -63,7 +64,10 @@ class SingleEnvs:
                 over[i] = info.get("episode_over", terminated[i] or truncated[i])
             self.over[i] = bool(terminated[i] or truncated[i])
             observations.append(obs)
-        return stack_observations(observations), reward, terminated, truncated, valid, over
+        return self._batch(observations), reward, terminated, truncated, valid, over
+
+    def _batch(self, observations: list[Any]) -> Any:
+        return batch_observations(observations, self.observation_space, self.envs[0].spec.id)
 
     def render(self, index: int) -> np.ndarray | None:
         return self.envs[index].render()

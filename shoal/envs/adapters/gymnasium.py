@@ -4,8 +4,9 @@ import fnmatch
 import importlib
 import importlib.util
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from shoal.envs.adapters.host import HostAdapter, host_augmentation, host_env, o
 from shoal.envs.adapters.suite import Suite, option_errors
 from shoal.envs.worlds.gymnasium import declared_worlds, register_ours
 from shoal.errors import ShoalError
+from shoal.imports import needs
 from shoal.types import Env, EnvRecipe, EnvSpec
 
 if TYPE_CHECKING:
@@ -23,29 +25,34 @@ if TYPE_CHECKING:
     from shoal.envs.adapters.gym_wrappers import Wrap
 
 _PLUGINS = {
-    "ALE/*": ("ale_py", "ale-py"),
-    "MiniGrid-*": ("minigrid",) * 2,
-    "BabyAI-*": ("minigrid",) * 2,
-    "*BulletEnv-v*": ("pybullet_envs_gymnasium",) * 2,
+    "ALE/*": "ale_py",
+    "MiniGrid-*": "minigrid",
+    "BabyAI-*": "minigrid",
+    "*BulletEnv-v*": "pybullet_envs_gymnasium",
 }
-"""Ids that another package registers when it is imported: its module, its name for pip."""
+"""Ids that another module registers when it is imported."""
+
+LIVES = "episodic_life"
+"""Our option of Atari games."""
 
 
-def gym_recipe(name: str, options: dict[str, Any], episodic_life: bool = False) -> EnvRecipe:
-    """An environment of Gymnasium's registry; `options` go to `gymnasium.make`.
+def gym_recipe(
+    name: str, options: dict[str, Any], episodic_life: bool = False, registered: Any = None
+) -> EnvRecipe:
+    """An environment of Gymnasium's registry, or of the entry `registered`; `options` go to `gymnasium.make`.
 
     `episodic_life` ends a learner's episode where a life is lost; the score is still the whole game's. Where
     both spaces are tuples with a space for each agent, the environment has an axis of agents.
     """
-    envs, wraps = _wrapped(name, options, episodic_life)
+    make = partial(_make, name, options, registered)
+    envs, wraps = _wrapped(make, name, episodic_life)
     adapter = _adapter(name, envs, episodic_life)
     envs.close()
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         if rendering and "DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
-        devices = [_make(name, options, own_seeds, rendering, wraps) for own_seeds in seeds]
-        return host_env(adapter, devices, seeds.shape[1])
+        return host_env(adapter, lambda own_seeds: make(own_seeds, rendering, wraps), seeds)
 
     return EnvRecipe(adapter.spec, build, may_raise=True)
 
@@ -92,14 +99,14 @@ def _adapter(name: str, envs: "GymEnvs", episodic_life: bool) -> HostAdapter:
     return HostAdapter(spec, observe, act, episodic_life)
 
 
-def _wrapped(name: str, options: dict[str, Any], episodic_life: bool) -> "tuple[GymEnvs, list[Wrap]]":
+def _wrapped(make: Callable, name: str, episodic_life: bool) -> "tuple[GymEnvs, list[Wrap]]":
     """One environment, and the wrappers that go around each."""
     from shoal.envs.adapters.gym_batches import SingleEnvs, VectorEnvs
     from shoal.envs.adapters.gym_wrappers import OneLife, find_mask_wrap
 
     seeds = np.zeros(1, np.uint32)
     wraps: list[Wrap] = [OneLife] if episodic_life else []
-    envs = _make(name, options, seeds, False, wraps)
+    envs = make(seeds, False, wraps)
     if isinstance(envs, VectorEnvs):
         return envs, []
     with one_line_errors(name):
@@ -108,23 +115,40 @@ def _wrapped(name: str, options: dict[str, Any], episodic_life: bool) -> "tuple[
 
 
 def _make(
-    name: str, options: dict[str, Any], seeds: np.ndarray, rendering: bool, wraps: "Sequence[Wrap]"
+    name: str,
+    options: dict[str, Any],
+    registered: Any,
+    seeds: np.ndarray,
+    rendering: bool,
+    wraps: "Sequence[Wrap]",
 ) -> "GymEnvs":
     from shoal.envs.adapters.gym_batches import make_envs
 
     registry = import_gymnasium()
     options = options | ({"render_mode": "rgb_array"} if rendering else {})
     with one_line_errors(name), option_errors(f"gym:{name}", options):
-        return make_envs(registry.spec(name), options, seeds, wraps)
+        return make_envs(registered or registry.spec(name), options, seeds, wraps)
+
+
+def make_single(name: str, options: dict[str, Any]) -> Any:
+    """One environment as Gymnasium makes it; None where there is only a vector environment."""
+    from shoal.envs.adapters.gym_batches import SingleEnvs
+
+    envs = _make(*_in_registry(name, options), None, np.zeros(1, np.uint32), False, [])
+    return envs.envs[0] if isinstance(envs, SingleEnvs) else None
 
 
 def _recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
-    if not name.startswith("ALE/"):
-        return gym_recipe(name, options)
-    game, ram = _without_ram(name)
-    ale = {key: value for key, value in (ram | options).items() if key != "episodic_life"}
-    recipe = gym_recipe(game, ale, options.get("episodic_life", False))
+    recipe = gym_recipe(*_in_registry(name, options), name.startswith("ALE/") and options.get(LIVES, False))
     return recipe._replace(spec=replace(recipe.spec, name=name))
+
+
+def _in_registry(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and options that Gymnasium knows."""
+    if not name.startswith("ALE/"):
+        return name, options
+    game, ram = _without_ram(name)
+    return game, {key: value for key, value in (ram | options).items() if key != LIVES}
 
 
 def _without_ram(name: str) -> tuple[str, dict[str, Any]]:
@@ -135,7 +159,7 @@ def _without_ram(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _names() -> Collection[str]:
-    for module, _ in _PLUGINS.values():
+    for module in _PLUGINS.values():
         if importlib.util.find_spec(module) is not None:
             importlib.import_module(module)
     old_apis = "GymV"
@@ -143,13 +167,13 @@ def _names() -> Collection[str]:
 
 
 def _knows(name: str) -> bool:
-    name, _ = _without_ram(name)
-    if name in import_gymnasium().registry:
+    registered, _ = _without_ram(name)
+    if registered in import_gymnasium().registry:
         return True
-    for pattern, (module, package) in _PLUGINS.items():
+    for pattern, module in _PLUGINS.items():
         if fnmatch.fnmatchcase(name, pattern) and importlib.util.find_spec(module) is None:
-            raise ShoalError(f"{name} needs {package}: pip install {package}")
-    return name in _names()
+            raise needs(name, module)
+    return registered in _names()
 
 
 SUITE = Suite(_recipe, _names, _knows, needs_prefix=lambda name: False, library="gymnasium")

@@ -11,8 +11,8 @@ calls `take_crash()` each time the program returns.
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -25,6 +25,7 @@ from jax.experimental import io_callback
 from shoal.distributed.mesh import local_device_index
 from shoal.envs.worlds.gymnasium import worlds_by_env
 from shoal.errors import ShoalError
+from shoal.imports import missing_module, needs
 from shoal.types import Augmentation, Box, Env, EnvSpec, ObservationSpace, TimeStep, Tree
 
 Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -32,9 +33,15 @@ Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class EnvironmentCrashed(ShoalError):
-    """An environment raised; the message is one line, `traceback_text` the environment's own traceback."""
+    """An environment raised; the message is one line, `traceback_text` the environment's own traceback.
+
+    What it returned may be wrong, too: then the message says so, and there is no traceback to show.
+    """
 
     def __init__(self, name: str, error: BaseException):
+        if isinstance(error, ShoalError):
+            super().__init__(str(error))
+            return
         reason = str(error).strip().splitlines()
         super().__init__(f"{name} raised {type(error).__name__}" + (f": {reason[0]}" if reason else ""))
         below = error.__traceback__
@@ -74,9 +81,9 @@ def one_line_errors(name: str) -> Iterator[None]:
         yield
     except ShoalError:
         raise
-    except ModuleNotFoundError as error:
-        raise ShoalError(f"{name} needs {error.name}: pip install {error.name}") from error
     except Exception as error:
+        if module := missing_module(error):
+            raise needs(name, module) from error
         if isinstance(error, ImportError) or _is_gymnasium_error(error):
             raise ShoalError(f"{name}: {' '.join(str(error).split())}") from error
         raise EnvironmentCrashed(name, error) from error
@@ -119,8 +126,9 @@ class HostEnvs(Protocol):
     def render(self, index: int) -> np.ndarray | None: ...
 
 
-def host_env(adapter: HostAdapter, devices: Sequence[HostEnvs], num_envs: int) -> Env:
-    """The environment that calls `devices`, one group of N Python environments for each device."""
+def host_env(adapter: HostAdapter, make: Callable[[np.ndarray], HostEnvs], seeds: np.ndarray) -> Env:
+    """The environment that calls those that `make` makes, N of them for each device; seeds (D, N)."""
+    devices, num_envs = list(map(make, seeds)), seeds.shape[1]
     name, axes = adapter.spec.name, (num_envs, *adapter.spec.agent_axis)
     zero_obs, no_reward = _zeros(adapter.spec.observation, axes), np.zeros(axes, np.float32)
     crash: list[EnvironmentCrashed] = []  # of any device: after one crash the others stop too
@@ -178,14 +186,19 @@ def host_env(adapter: HostAdapter, devices: Sequence[HostEnvs], num_envs: int) -
 
     def render(state, index):
         jax.block_until_ready(state)
-        with one_line_errors(name):
+        picture = None
+        with one_line_errors(name), suppress(NotImplementedError):
             picture = devices[index // num_envs].render(index % num_envs)
         if picture is None:
             raise ShoalError(f"{name} has no pictures; it must support the render_mode rgb_array")
         return np.asarray(picture, np.uint8)
 
+    def renew(seeds):
+        devices[:] = map(make, seeds)
+        crash.clear()
+
     no_noise = lambda keys, state, num_steps: ()
-    return Env(adapter.spec, reset, no_noise, step, render, None if adapter.scored else restart)
+    return Env(adapter.spec, reset, no_noise, step, render, None if adapter.scored else restart, renew)
 
 
 def host_augmentation(name: str, copies: int, variants: Callable[[Tree], Tree]) -> Augmentation:
@@ -204,16 +217,6 @@ def _call_variants(name: str, copies: int, variants: Callable[[Tree], Tree], obs
 
     shaped = lambda x: jax.ShapeDtypeStruct((x.shape[0], copies, *x.shape[1:]), x.dtype)
     return jax.pure_callback(host_variants, jax.tree.map(shaped, obs), obs, vmap_method="sequential")
-
-
-def stack_observations(observations: list[Any]) -> Any:
-    """Observations as a batch: the same structure, arrays stacked."""
-    match observations[0]:
-        case dict():
-            return {key: stack_observations([obs[key] for obs in observations]) for key in observations[0]}
-        case tuple():
-            return tuple(stack_observations(list(parts)) for parts in zip(*observations, strict=True))
-    return np.stack(observations)
 
 
 def _state_and_time_step(answer: tuple) -> tuple[HostState, TimeStep]:

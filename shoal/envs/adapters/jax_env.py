@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from shoal.envs.adapters.host import one_line_errors
 from shoal.errors import ShoalError
 from shoal.types import (
     ActionSpace,
@@ -69,8 +70,15 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         _check(env)
-        restart = lambda keys, batch: reset(keys, batch.params)
-        return Env(spec, reset=reset, draw=draw, step=jax.vmap(step), render=render, restart=restart)
+        return Env(
+            spec,
+            reset=reset,
+            draw=draw,
+            step=jax.vmap(step),
+            render=render,
+            restart=lambda keys, batch: reset(keys, batch.params),
+            renew=lambda seeds: None,
+        )
 
     def reset(keys: Array, params: Tree) -> tuple[BatchState, TimeStep]:
         params = jax.tree.map(_strong, params)
@@ -161,9 +169,10 @@ def _check(env: JaxEnv) -> None:
     key, axis = jax.random.key(0), env.spec.agent_axis
     action = jnp.broadcast_to(example := _example(env.spec.action), (*axis, *example.shape))
     params = jax.tree.map(jnp.asarray, env.spec.params)
-    state = jax.eval_shape(env.reset, key, params)
-    stepped, reward, terminated = jax.eval_shape(env.step, key, state, action, params)
-    obs = jax.eval_shape(env.observe, state, params)
+    with one_line_errors(env.spec.name):
+        state = jax.eval_shape(env.reset, key, params)
+        stepped, reward, terminated = jax.eval_shape(env.step, key, state, action, params)
+        obs = jax.eval_shape(env.observe, state, params)
     shaped = lambda box: jax.ShapeDtypeStruct((*axis, *box.shape), box.dtype)
     boxes = jax.tree.map(shaped, env.spec.observation)
     _require_same(f"{env.spec.name}: `step` must return a state like that of `reset`", state, stepped)

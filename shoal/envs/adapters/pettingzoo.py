@@ -14,12 +14,14 @@ terminated; agents that are truncated at the end stay `alive`, since their episo
 """
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shoal.envs.adapters.host import HostAdapter, Step, host_env, one_line_errors, stack_observations
+from shoal.envs.adapters.host import HostAdapter, Step, host_env, one_line_errors
 from shoal.envs.adapters.suite import Suite, option_errors
 from shoal.errors import ShoalError
 from shoal.imports import import_user_module
@@ -51,6 +53,8 @@ class Team(NamedTuple):
     """Which agents' observations are dictionaries with a mask."""
     blanks: tuple[Any, ...]
     """An observation of zeros for each agent."""
+    stack: tuple[Callable[[list[Any]], Any], ...]
+    """Makes a batch of each agent's observations."""
     settings: Settings
 
     @property
@@ -72,9 +76,9 @@ def pettingzoo_recipe(module: ModuleType, options: dict[str, Any]) -> EnvRecipe:
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         drawn = theirs | ({"render_mode": "rgb_array"} if rendering else {})
-        devices = [ParallelEnvs([_make(module, name, drawn) for _ in own], own, team) for own in seeds]
         adapter = HostAdapter(spec, lambda obs: obs, lambda action: action, scored=False)
-        return host_env(adapter, devices, seeds.shape[1])
+        make = lambda own: ParallelEnvs([_make(module, name, drawn) for _ in own], own, team)
+        return host_env(adapter, make, seeds)
 
     return EnvRecipe(spec, build, may_raise=True)
 
@@ -86,6 +90,7 @@ def _make(module: ModuleType, name: str, options: dict[str, Any]) -> Any:
 
 def _team(env: Any, name: str, settings: Settings) -> Team:
     from shoal.envs.adapters.agents import adapt_agents, has_mask, without_mask, zeros
+    from shoal.envs.adapters.observations import batch_observations
 
     agents: tuple[str, ...] = tuple(getattr(env, "possible_agents", None) or ())
     if not agents:
@@ -97,7 +102,11 @@ def _team(env: Any, name: str, settings: Settings) -> Team:
     )
     if any(masked) and not adapter.choices.size:
         raise ShoalError(f"{name}: masks are for discrete actions, not {adapter.action}; leave them out")
-    return Team(name, agents, adapter, masked, tuple(map(zeros, observations)), settings)
+    stack = tuple(
+        partial(batch_observations, space=space, name=f"{name}, {agent}")
+        for agent, space in zip(agents, observations, strict=True)
+    )
+    return Team(name, agents, adapter, masked, tuple(map(zeros, observations)), stack, settings)
 
 
 def _spec(env: Any, team: Team) -> EnvSpec:
@@ -219,7 +228,7 @@ class ParallelEnvs:
         agent, blank = self.team.agents[i], self.team.blanks[i]
         here = self.alive[:, i]
         seen = [obs.get(agent, blank) if here[i] else blank for i, obs in enumerate(raw)]
-        return stack_observations(seen)
+        return self.team.stack[i](seen)
 
     def _masks(self, seen: list[Any]) -> np.ndarray:
         """Which actions are allowed (N, A, n); all of its own for an agent that has left."""

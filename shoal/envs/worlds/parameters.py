@@ -80,7 +80,7 @@ def read_worlds(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
             f"the parameters describe {len(values)} learner{'s' * (len(values) != 1)}, but there is none for "
             f"{missing[0] + first}; describe learners {first} to {max(members) + first}"
         )
-    worlds = [type(spec.params)(**_named(spec.params) | values[member]) for member in members]
+    worlds = [type(spec.params)(**named(spec.params) | values[member]) for member in members]
     return jax.tree.map(lambda _, *values: np.array(values, np.float32), spec.params, *worlds)
 
 
@@ -92,17 +92,17 @@ def _draw_worlds(spec: EnvSpec, spread: float, entropies: list[list[int]]) -> Tr
     unknown = sorted(spec.spread.keys() - _names(spec))
     if unknown:
         raise ShoalError(f"{spec.name}: `spread` names {unknown[0]!r}; it has {', '.join(_names(spec))}")
-    defaults = _named(spec.params)
+    defaults = named(spec.params)
     shape = (len(entropies), len(spec.spread))
     normal = [np.random.default_rng(entropy).standard_normal(shape[1]) for entropy in entropies]
     columns = {}
     for name, noise in zip(sorted(spec.spread), np.reshape(normal, shape).T, strict=True):
         scale, low, high = spec.spread[name]
         columns[name] = np.float32(np.clip(defaults[name] + scale * spread * noise, low, high))
-    return type(spec.params)(**_named(default_worlds(spec, len(entropies))) | columns)
+    return type(spec.params)(**named(default_worlds(spec, len(entropies))) | columns)
 
 
-def _named(params: Tree) -> dict[str, Any]:
+def named(params: Tree) -> dict[str, Any]:
     """A NamedTuple's or a dictionary's values by their names; () has none."""
     if isinstance(params, dict):
         return params
@@ -110,7 +110,7 @@ def _named(params: Tree) -> dict[str, Any]:
 
 
 def _names(spec: EnvSpec) -> list[str]:
-    return list(_named(spec.params))
+    return list(named(spec.params))
 
 
 def _no_parameters(spec: EnvSpec) -> ShoalError:
@@ -161,7 +161,7 @@ def _values(spec: EnvSpec, one: Any, number: int) -> dict[str, float]:
     if not isinstance(one, dict):
         raise ShoalError(
             f"learner {number}: parameters must be an object, not {_json_type(one)}; "
-            f'write {{"{_names(spec)[0]}": {next(iter(_named(spec.params).values()))}}}'
+            f'write {{"{_names(spec)[0]}": {next(iter(named(spec.params).values()))}}}'
         )
     known = {_normalised(name): name for name in _names(spec)}
     found: dict[str, float] = {}

@@ -74,14 +74,13 @@ def _plot_panel(axes, panel: Panel, at_steps: bool) -> None:
 
 
 def flickers(values: np.ndarray) -> bool:
-    """Whether a number of a long episode turns back at more than one step in four.
+    """Whether most of the way that a number of a long episode goes is to and fro, and gone when smoothed.
 
     >>> flickers(np.arange(200) % 2), flickers(np.sin(np.arange(200) / 10)), flickers(np.arange(20) % 2)
     (True, False, False)
     """
-    moves = np.sign(np.diff(values))
-    turns = np.count_nonzero(np.diff(moves[moves != 0]))
-    return len(values) > 4 * WINDOW and bool(turns > len(values) / 4)
+    way = lambda x: np.abs(np.diff(x)).sum()
+    return len(values) > 4 * WINDOW and bool(way(values) > 3 * way(running_mean(values, 5)))
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from shoal.errors import ShoalError
+from shoal.runs.catalogue import find_run
 from shoal.runs.config import from_settings, read_settings, to_settings
 from shoal.training.config import TrainConfig
 
@@ -30,10 +31,10 @@ class Group(NamedTuple):
 
 
 def find_runs(given: Sequence[Path | str]) -> list[Path]:
-    """The runs in folders, below folders, and in folders that match a pattern; each once, in this order."""
+    """The runs in or below folders, by name, and in folders that match a pattern; each once, in order."""
     found = []
     for name in map(str, given):
-        matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name]
+        matches = sorted(glob.glob(name)) if glob.has_magic(name) else [find_run(name)]
         if not matches:
             raise ShoalError(
                 f"no folder matches {name}; shoal plot takes folders of runs, or patterns of them"

@@ -8,9 +8,11 @@ import numpy as np
 
 from shoal.ops.intervals import TRIM, bootstrap_interval, middle, trimmed_mean
 from shoal.runs.plots.curves import Curve, X
-from shoal.runs.plots.figure import PALETTE, outlined, short_numbers, subplots
+from shoal.runs.plots.figure import PALETTE, short_numbers, subplots
 from shoal.runs.plots.words import axis_in_words, metric_in_words, unit_of_time
 
+CROWD = 16
+"""Among the lines of more learners the thick one and its band are on white."""
 MANY_LINES = 64
 """Of more learners there is no line for each."""
 MANY_CURVES = 6
@@ -101,10 +103,7 @@ def plot_curve(
     color, dashes = PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)]
     num_learners, trim = curve.values.shape[1], TRIM[options.statistic]
     each_x, x = curve.x / axis.unit, curve.mean_x / axis.unit
-    shown = []
-    if len(np.unique(curve.units)) > 1:
-        interval = bootstrap_interval(curve.values, trim, curve.units)
-        shown = [axes.fill_between(x, *interval, color=color, alpha=0.25, linewidth=0)]
+    center = trimmed_mean(curve.values, trim)
     if each and 1 < num_learners <= MANY_LINES:
         thin = {"linewidth": 0.7, "alpha": min(0.5, 2 / num_learners**0.5)}
         names = ["each learner", *["_"] * (num_learners - 1)]
@@ -112,8 +111,14 @@ def plot_curve(
     elif each and num_learners > MANY_LINES:
         spread = middle(curve.values, 0.9)
         axes.fill_between(x, *spread, color=color, alpha=0.12, linewidth=0, label="nine of ten learners")
-    style = {"linestyle": dashes, "marker": "o" if len(x) == 1 else None, "path_effects": outlined(2)}
-    line = axes.plot(x, trimmed_mean(curve.values, trim), color=color, linewidth=2, label="_", **style)
+    if each and num_learners > CROWD:
+        axes.plot(x, center, color="white", linewidth=4.5, label="_")
+    shown = []
+    if len(np.unique(curve.units)) > 1:
+        interval = bootstrap_interval(curve.values, trim, curve.units)
+        shown = [axes.fill_between(x, *interval, color=color, alpha=0.25, linewidth=0, zorder=2)]
+    style = {"linestyle": dashes, "marker": "o" if len(x) == 1 else None, "linewidth": 2, "label": "_"}
+    line = axes.plot(x, center, color=color, **style)
     short_numbers(axes.xaxis, axes.yaxis)
     return (*shown, *line)
 

@@ -10,13 +10,13 @@ import jax
 import numpy as np
 
 from shoal.envs.classic.views import VIEWS, View
-from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.ops import trees
 from shoal.runs.checkpoint import newest_meta
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.evaluation import own_world
-from shoal.runs.learners import choose_learner, load_learners
+from shoal.runs.learners import choose_learner, find_parts, load_learners
+from shoal.runs.own import NO_PARTS, OwnParts
 from shoal.runs.plots.episode import episode_panels, flickers, plot_episode
 from shoal.runs.plots.figure import outlined, panel_grid, short_numbers, write_figure
 from shoal.runs.plots.groups import title_of
@@ -44,7 +44,7 @@ class Maps(NamedTuple):
     bound: float | None  # on the size of actions; None where they are discrete
 
 
-def plot_policy(run: Path, folder: Path, seed: int = 0) -> list[Path]:
+def plot_policy(run: Path, folder: Path, seed: int = 0, own: OwnParts = NO_PARTS) -> list[Path]:
     """Plots the best learner of a run; returns the files written.
 
     `trajectory.png` is one greedy episode, the one that `shoal play` shows, where an observation is a vector
@@ -56,18 +56,19 @@ def plot_policy(run: Path, folder: Path, seed: int = 0) -> list[Path]:
     if not (run / "config.yaml").is_file():
         return []
     try:
-        return _plot_best_learner(run, Path(folder), seed)
+        return _plot_best_learner(run, Path(folder), seed, own)
     except ShoalError as error:
         warnings.warn(f"no episode of {run} is plotted: {error}", RuntimeWarning)
         return []
 
 
-def _plot_best_learner(run: Path, folder: Path, seed: int) -> list[Path]:
+def _plot_best_learner(run: Path, folder: Path, seed: int, own: OwnParts) -> list[Path]:
     config = from_settings(read_settings(run / "config.yaml"))
-    size_of_obs = _vector_size(make(config.env, **config.options).spec)
+    parts = find_parts(run, config, own)
+    size_of_obs = _vector_size(parts.recipe.spec)
     if newest_meta(run / "checkpoints") is None or not 0 < size_of_obs <= MAX_NUMBERS:
         return []
-    trained = load_learners(run)
+    trained = load_learners(run, parts=parts)
     name, cohort = choose_learner(trained, "best")
     learner, state, spec = trained.learner, trees.take(cohort, 0), trained.recipe.spec
     played = trajectory(episode(trained.recipe, learner, cohort, seed, params=own_world(trained, name)))

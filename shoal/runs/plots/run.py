@@ -12,6 +12,7 @@ from shoal.errors import ShoalError
 from shoal.exchanges.builders import communication_graph
 from shoal.runs.lineage import read_lineage
 from shoal.runs.metrics import read_metrics
+from shoal.runs.own import NO_PARTS, OwnParts
 from shoal.runs.plots.curves import Curve, Table, pivot, pooled, smooth, speed
 from shoal.runs.plots.figure import is_figure, panel_grid, write_figure
 from shoal.runs.plots.graph import plot_graph
@@ -66,7 +67,10 @@ class Recorded(NamedTuple):
 
 
 def plot(
-    runs: Sequence[Path | str], out: Path | str | None = None, options: PlotOptions | None = None
+    runs: Sequence[Path | str],
+    out: Path | str | None = None,
+    options: PlotOptions | None = None,
+    own: OwnParts = NO_PARTS,
 ) -> list[Path]:
     """Plots every run, and several runs in comparison; returns the files written.
 
@@ -88,7 +92,7 @@ def plot(
     written = []
     for run, folder in destinations(list(recorded), out).items():
         written += _plot_run(run, recorded[run], folder, options)
-        written += plot_policy(run, folder, options.seed) if options.episode else []
+        written += plot_policy(run, folder, options.seed, own) if options.episode else []
     if len(recorded) > 1:
         written.append(_plot_one_figure(recorded, out, options))
     return written

@@ -1,0 +1,315 @@
+"""Every command and every Python block of README and documentation, and the examples, run for real but short.
+
+python bench/commands.py              everything: a line for each, with seconds
+python bench/commands.py --only commands      or python, or examples
+python bench/commands.py --page docs/how-to/teams.md
+
+Each page has an empty folder. Runs that a command takes for granted are trained as the page that trains them
+says. Training is a rollout or two of few steps; programs are compiled without optimisation and kept. What
+needs a package, a program or a machine that is not here is shown as such.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
+EXAMPLES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.py"))
+KINDS = ("commands", "python", "examples")
+
+FEW = {"ppo": {"num_steps": 16, "update_epochs": 1}, "dqn": {}, "td3": {}, "sac": {}}
+"""Settings that make an iteration short, unless a command says otherwise, by algorithm."""
+SMALL_ROLLOUTS = 2
+"""Training ends after so many iterations."""
+IMAGES = {"num_envs": 2, "num_steps": 8}
+"""The same where observations are images."""
+
+STAND_INS = """
+import gymnasium
+import numpy as np
+
+class MyEnv(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample() * 0, {}
+
+    def step(self, action):
+        return self.reset()[0], 1.0, False, False, {}
+
+class Robot(MyEnv):
+    box = gymnasium.spaces.Box(-1, 1, (2,))
+    observation_space = gymnasium.spaces.Dict({"joints": box, "contacts": box, "camera": box})
+
+    def reset(self, *, seed=None, options=None):
+        return {key: np.zeros(2, np.float32) for key in self.observation_space}, {}
+
+gymnasium.register("MyEnv-v0", entry_point=MyEnv, max_episode_steps=9)
+gymnasium.register("Robot-v0", entry_point=Robot, max_episode_steps=9)
+"""
+"""The module mypackage, which stands for the reader's own."""
+
+ELSEWHERE = {"mpirun": "mpirun", "srun": "srun", "--coordinator": "a second host"}
+"""What a line needs that has this word, where it is not here."""
+NOT_INSTALLED = re.compile(r" needs ([^:]*): (?:pip|apt-get) install")
+
+
+class Outcome(NamedTuple):
+    """How one command, block or example went."""
+
+    page: str
+    what: str
+    seconds: float
+    state: str  # ok, failed, or what is not here
+    output: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.seconds:6.1f} s  {self.state:<20} {self.page}: {self.what}"
+
+
+def blocks(page: str, *languages: str) -> list[str]:
+    """The fenced blocks of a page in these languages."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    return [code for language, code in found if language in languages]
+
+
+def lines(page: str) -> list[list[str]]:
+    """The words of every line on a page that has a `shoal` in it, those behind mpirun and srun too."""
+    text = "\n".join(blocks(page, "sh", "bash")).replace("\\\n", " ")
+    words = [shlex.split(line, comments=True) for line in text.splitlines()]
+    return [line for line in words if "shoal" in line]
+
+
+def commands(page: str) -> list[list[str]]:
+    """The arguments of every `shoal` on a page."""
+    return [line[line.index("shoal") + 1 :] for line in lines(page)]
+
+
+def shortened(code: str) -> str:
+    """Python with few steps and episodes."""
+    assert "steps=" in code or not re.search(r"shoal\.(run|train)\(", code), "say for how many steps"
+    code = re.sub(r"\b[\d *]*\d+_000\b", "1_024", code)
+    return re.sub(r"\b(episodes=|EPISODES = .*?)\d+", r"\g<1>2", code)
+
+
+def run_blocks(page: str) -> None:
+    """Run the Python of a page in one namespace, but those that need what is not installed."""
+    names: dict = {"__name__": "docs"}
+    for block in blocks(page, "python"):
+        if all(find_spec(module) for module in re.findall(r"^# needs: (\w+)", block)):
+            exec(compile(shortened(block), page, "exec"), names)
+
+
+def run_page(page: str, kinds: Iterable[str]) -> list[Outcome]:
+    """Run what is on a page, in a folder of its own."""
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)
+        shutil.copytree(ROOT / "examples", "examples")
+        Path("mypackage.py").write_text(STAND_INS)
+        for block in blocks(page, "python") if page.endswith(".md") else ():
+            if name := re.match(r"# (\w+\.py)\n", block):
+                Path(name[1]).write_text(block)
+        try:
+            return list(_outcomes(page, kinds))
+        finally:
+            os.chdir(ROOT)
+            forget_programs()
+
+
+def _outcomes(page: str, kinds: Iterable[str]) -> Iterator[Outcome]:
+    if page.endswith(".py"):
+        code = shortened((ROOT / page).read_text())
+        run = lambda: exec(compile(code, page, "exec"), {"__name__": "__main__"})
+        yield timed(page, "as it is", run)
+        return
+    if "commands" in kinds:
+        for line in lines(page):
+            yield run_line(page, line)
+    if "python" in kinds and (count := len(blocks(page, "python"))):
+        yield timed(page, f"{count} blocks of Python", lambda: run_blocks(page))
+
+
+def run_line(page: str, line: list[str]) -> Outcome:
+    """Run one line of a page."""
+    what = shlex.join(line)
+    for word, needed in ELSEWHERE.items():
+        if word in line and not shutil.which(needed):
+            return Outcome(page, what, 0.0, f"needs {needed}")
+    from shoal.cli.main import main
+
+    command, *arguments = line[line.index("shoal") + 1 :]
+    arguments = [placeholder(argument) for argument in arguments]
+
+    def run() -> None:
+        for run_folder in missing(arguments) if command != "train" else ():
+            train(trainer_of(run_folder))
+        if command == "train":
+            train(arguments)
+            return
+        short = {"eval": ["--episodes", "2"], "play": ["--steps", "20"], "check": ["--steps", "32"]}
+        if main([command, *arguments, *short.get(command, [])]):
+            raise SystemExit(2)
+
+    return timed(page, what, run)
+
+
+def placeholder(argument: str) -> str:
+    """A run that stands for RUN and OTHER_RUN: the first one here."""
+    if argument not in ("RUN", "OTHER_RUN"):
+        return argument
+    return str(next(iter(sorted(Path("runs").iterdir()))))
+
+
+def train(arguments: list[str]) -> None:
+    """Train a little, in the folder that the command itself would choose."""
+    from shoal.cli.main import main
+    from shoal.cli.parse import parse_train
+    from shoal.envs.registry import make
+    from shoal.learners.registry import name_of
+    from shoal.runs.config import default_folder, to_settings
+    from shoal.types import Box
+
+    if "--help" in arguments:
+        main(["train", *arguments])
+        return
+    config, output = parse_train(arguments)
+    config.check()
+    spec = make(config.env, **config.options).spec
+    algo = name_of(config.algo)
+    few = dict(FEW[algo])
+    if isinstance(spec.observation, Box) and len(spec.observation.shape) == 3:
+        few |= IMAGES
+        arguments = [*arguments, "--env-options", "max_episode_steps=20"]
+    if algo != "ppo":
+        few = {"num_envs": 1} if few.get("num_envs") else {}
+    known = to_settings(config)
+    few = {name: value for name, value in few.items() if known[name] > value}
+    given = [f"--{name}={value}".replace("_", "-", name.count("_")) for name, value in few.items()]
+    given = [flag for flag in given if flag.partition("=")[0] not in arguments]
+    given = [part for flag in given for part in flag.split("=")]
+    folder = [] if output.out else ["--out", str(default_folder(config))]
+    short = parse_train([*arguments, *given])[0]
+    steps = SMALL_ROLLOUTS * short.algo.rollout_size
+    if main(["train", *arguments, *given, *folder, "--steps", str(steps)]):
+        raise SystemExit(2)
+
+
+def missing(arguments: list[str]) -> list[str]:
+    """The folders of runs that a command names and that are not there."""
+    return [word for word in arguments if word.startswith("runs/") and not Path(word).exists()]
+
+
+def trainer_of(folder: str) -> list[str]:
+    """The arguments of the first `shoal train` on any page that makes a run in this folder."""
+    from shoal.cli.parse import parse_train
+    from shoal.runs.config import default_folder
+
+    for page in PAGES:
+        for command, *arguments in commands(page):
+            if command == "train" and "--help" not in arguments and "--config" not in arguments:
+                config, output = parse_train(arguments)
+                if str(output.out or default_folder(config)) == folder:
+                    return arguments
+    raise ValueError(f"no page trains {folder}")
+
+
+def timed(page: str, what: str, run) -> Outcome:
+    """Run something, its output kept."""
+    began, state, text = time.perf_counter(), "ok", ""
+    with captured() as output:
+        try:
+            run()
+        except BaseException as error:
+            state, text = "failed", traceback.format_exc()
+            if isinstance(error, SystemExit) and not error.code:
+                state = "ok"
+    printed = output.getvalue() + text
+    if state == "failed" and (needed := NOT_INSTALLED.search(printed)):
+        state = f"needs {needed[1]}"
+    return Outcome(page, what, time.perf_counter() - began, state, printed)
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[io.StringIO]:
+    """All output, also of other processes and of C++."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    result, kept = io.StringIO(), (os.dup(1), os.dup(2))
+    with open("output.txt", "w+") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield result
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.dup2(kept[0], 1)
+            os.dup2(kept[1], 2)
+            os.close(kept[0])
+            os.close(kept[1])
+            result.write(Path("output.txt").read_text(errors="replace"))
+
+
+def forget_programs() -> None:
+    """A process has room for a limited number of compiled programs."""
+    import jax
+
+    jax.clear_caches()
+
+
+def set_up() -> None:
+    """Two devices, as on a laptop with two cores; programs compiled in a hurry and kept."""
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", 2)
+    jax.devices()  # from now on no run changes their number
+
+
+def main() -> int:
+    """Run the pages, two at a time, and print a line for each thing that ran."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=KINDS)
+    parser.add_argument("--page", help="one page, or one example")
+    options = parser.parse_args()
+    kinds = [options.only] if options.only else KINDS
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal" / "tests"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    pages = PAGES * (options.only != "examples") + EXAMPLES * ("examples" in kinds)
+    pages = [options.page] if options.page else pages
+    began, outcomes = time.perf_counter(), []
+    with get_context("spawn").Pool(2, set_up, maxtasksperchild=8) as pool:
+        for found in pool.imap_unordered(partial(run_page, kinds=kinds), pages):
+            for outcome in found:
+                outcomes.append(outcome)
+                print(outcome, flush=True)
+    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
+    absent = sum(outcome.state.startswith("needs") for outcome in outcomes)
+    for outcome in failed:
+        print(f"\n{outcome}\n{outcome.output}")
+    print(
+        f"{len(outcomes) - len(failed) - absent} ok, {len(failed)} failed, {absent} not tried here, "
+        f"{time.perf_counter() - began:.0f} s"
+    )
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Ctrl-C and SIGTERM end the command at once, whatever it does: a thread watches for them.
+
+Python notices signals only between two of its own instructions, and compiling takes many seconds. Nor does a
+KeyboardInterrupt always arrive: extensions and callbacks of libraries lose it, or make another error of it.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import Any, NoReturn
+
+from shoal.cli.status import STATUS
+from shoal.runs.files import remove_unfinished
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+_ending = threading.Lock()
+"""Taken by the thread that ends the process."""
+
+
+def end_at_signals() -> None:
+    """From now on a stop signal ends the process; where a handler is set later, the second one does."""
+    watched, told = socket.socketpair()
+    told.setblocking(False)
+    for number in STOPS:
+        signal.signal(number, _leave_to_watcher)
+    signal.set_wakeup_fd(told.detach())
+    threading.Thread(target=_watch, args=(watched,), daemon=True).start()
+
+
+def end_now() -> NoReturn:
+    """End this process with one line, and with files as they were; an orderly end would wait for C++."""
+    _ending.acquire()
+    remove_unfinished()
+    STATUS.clear()
+    if sys.stderr.isatty():
+        print("\r\x1b[K\x1b[?25h", end="", file=sys.stderr)  # a progress bar hides the cursor
+    print("shoal: interrupted", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(130)
+
+
+def _leave_to_watcher(number: int, frame: Any) -> None:
+    """The handler of Python's that does nothing."""
+
+
+def _watch(watched: socket.socket) -> None:
+    noted = False
+    while told := watched.recv(1):
+        if told[0] in STOPS:
+            if noted or signal.getsignal(told[0]) is _leave_to_watcher:
+                end_now()
+            noted = True

@@ -1,0 +1,1 @@
+"""What `shoal check` looks at: an environment's spaces, numbers, resets, ends, pictures and speed."""

@@ -1,0 +1,132 @@
+"""How each algorithm acts, as ONNX: the mirror of its function `act`."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from shoal.learners import dqn, sac
+from shoal.learners.off_policy import OffPolicySetup
+from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.recurrent import RecurrentActorCritic
+from shoal.nets.single_head import VectorNetwork
+from shoal.ops.distributions import distribution_for
+from shoal.runs.export import actions
+from shoal.runs.export.graph import Graph
+from shoal.runs.export.networks import add_encoder, add_mlp, add_recurrent_head, refuse
+from shoal.training.config import TrainConfig
+from shoal.types import Box, EnvSpec, LearnerState, MultiBinary
+
+EPISODE_START = "episode_start"
+"""The input that says in which rows an episode starts; only policies with a state have it."""
+
+
+class Acting(NamedTuple):
+    """What a graph of actions is built from."""
+
+    config: TrainConfig
+    spec: EnvSpec
+    state: LearnerState
+    seen: dict[str, str]  # observations by name as the network sees them
+    allowed: str | None  # (B, n) bool: the choices that the environment allows
+    sampled: bool
+
+
+AddActions: TypeAlias = Callable[[Graph, Acting], str]
+"""Adds an algorithm's actions to a graph, whose inputs are there, and returns their name."""
+
+
+def add_ppo(graph: Graph, acting: Acting) -> str:
+    """The largest of the logits, with noise on them a sample; or means, with noise a normal distribution."""
+    space, network = acting.spec.action, acting.state.params
+    if not isinstance(network, ActorCritic | RecurrentActorCritic):
+        raise refuse(network)
+    features = add_encoder(graph, network.encoder, acting.seen)
+    if isinstance(network, ActorCritic):
+        outputs = add_mlp(graph, network.actor, features)
+    else:
+        outputs = add_recurrent_head(graph, network.actor, features, EPISODE_START)
+    if isinstance(space, Box):
+        if acting.sampled:
+            deviation = np.exp(np.asarray(network.log_std))
+            noise = actions.add_noise(graph, len(deviation), "normal")
+            outputs = actions.add_normal(graph, outputs, deviation, noise)
+        return actions.add_bounded(graph, space, outputs)
+    scores = actions.add_restricted(graph, outputs, acting.allowed)
+    if acting.sampled:
+        kind = "logistic" if isinstance(space, MultiBinary) else "gumbel"
+        noise = actions.add_noise(graph, distribution_for(space).num_outputs, kind)
+        scores = graph.add("Add", scores, noise)
+    return actions.add_choice(graph, space, scores)
+
+
+def add_td3(graph: Graph, acting: Acting) -> str:
+    """tanh of the actor's outputs; a sample has exploration_noise, clipped to [-1, 1]."""
+    action = graph.add("Tanh", add_vector(graph, acting, acting.state.params.actor))
+    if acting.sampled:
+        noise = add_exploration(graph, acting)
+        noisy = actions.add_normal(graph, action, np.asarray(acting.state.hypers.exploration_noise), noise)
+        action = graph.add("Clip", noisy, np.float32(-1), np.float32(1))
+    return add_to_bounds(graph, acting, action)
+
+
+def add_sac(graph: Graph, acting: Acting) -> str:
+    """tanh of the mean, or of a sample of the normal distribution."""
+    outputs = add_vector(graph, acting, acting.state.params.actor)
+    size = acting.state.params.actor.head.layers[-1].bias.shape[0] // 2
+    mean, log_std = graph.add_several("Split", 2, outputs, np.array([size, size]), axis=-1)
+    if acting.sampled:
+        deviation = graph.add("Exp", graph.add("Clip", log_std, *map(np.float32, sac.LOG_STD)))
+        mean = actions.add_normal(graph, mean, deviation, add_exploration(graph, acting))
+    return add_to_bounds(graph, acting, graph.add("Tanh", mean))
+
+
+def add_dqn(graph: Graph, acting: Acting) -> str:
+    """The action of the highest value; a sample is a random one with the present probability."""
+    space, num = acting.spec.action, acting.state.params.critic.head.layers[-1].bias.shape[0]
+    values = actions.add_restricted(
+        graph, add_vector(graph, acting, acting.state.params.critic), acting.allowed
+    )
+    best = actions.add_choice(graph, space, values)
+    if not acting.sampled:
+        return best
+    setup = OffPolicySetup(acting.config.algo, acting.spec, num, (), acting.config.num_iterations)
+    chance = dqn.epsilon(setup, dqn.for_evaluation(setup, acting.state, 1))
+    noise = actions.add_noise(graph, 2, "uniform")
+    whether, which = (graph.add("Gather", noise, np.int64(i), axis=-1) for i in range(2))
+    random = actions.add_random_choice(graph, num, acting.allowed, which)
+    return graph.add("Where", graph.add("Greater", whether, np.float32(1 - chance)), random, best)
+
+
+def add_vector(graph: Graph, acting: Acting, network: Any) -> str:
+    """The outputs of a network with one head."""
+    if not isinstance(network, VectorNetwork):
+        raise refuse(network)
+    return add_mlp(graph, network.head, add_encoder(graph, network.encoder, acting.seen))
+
+
+def add_exploration(graph: Graph, acting: Acting) -> str:
+    """Normal noise, for exploration ou correlated in time (`bounded_actions.correlate_noise`)."""
+    space, exploration = acting.spec.action, acting.config.algo.exploration
+    assert isinstance(space, Box)
+    size = int(np.prod(space.shape))
+    noise = actions.add_noise(graph, size, "normal")
+    if exploration.kind != "ou":
+        return noise
+    before = graph.add_input("correlated_noise", "state", "float32", (size,))
+    keep = 1 - exploration.theta
+    kept = graph.add("Mul", before, np.float32(keep))
+    after = actions.add_normal(graph, kept, np.float32((1 - keep**2) ** 0.5), noise)
+    graph.add_output("next.correlated_noise", "state", "float32", (size,), after, of="correlated_noise")
+    return after
+
+
+def add_to_bounds(graph: Graph, acting: Acting, action: str) -> str:
+    """Actions in [-1, 1] as the environment takes them."""
+    space = acting.spec.action
+    assert isinstance(space, Box)
+    return actions.add_bounded(graph, space, actions.add_scaled(graph, space, action))
+
+
+ALGORITHMS: dict[str, AddActions] = {"ppo": add_ppo, "td3": add_td3, "sac": add_sac, "dqn": add_dqn}
+"""By their names in `learners/registry.py`."""

@@ -1,0 +1,1 @@
+"""Runs in other records: Weights & Biases, MLflow, Trackio."""

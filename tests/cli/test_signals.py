@@ -1,0 +1,84 @@
+"""Signals to the command in each of its phases: it ends soon with code 130 and one line, and starts again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SMALL = ["--no-preset", "--num-envs", "2", "--num-steps", "16", "--num-minibatches", "1", "--hidden", "8"]
+TRAIN = ["train", "CartPole-v1", "--steps", "1e8", "--out", "run", *SMALL]
+LIMIT = 5.0
+"""Seconds in which the command must end."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A small run."""
+    folder = tmp_path_factory.mktemp("trained")
+    with start(folder, ["train", "CartPole-v1", "--steps", "64", "--out", "run", *SMALL]) as process:
+        process.communicate()
+    return folder
+
+
+def start(folder, arguments):
+    """The command in a process of its own, which has compiled nothing before."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "shoal.cli", *arguments],
+        cwd=folder,
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def interrupt(process, *numbers):
+    """What it says from the first signal on."""
+    with process:
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(0.3)
+        _, said = process.communicate(timeout=LIMIT)
+    assert process.returncode == 130
+    return said
+
+
+@pytest.mark.parametrize("moment", [0.3, 0.8])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_is_interrupted(tmp_path, moment, number):
+    process = start(tmp_path, TRAIN)
+    time.sleep(moment)
+    assert interrupt(process, number) == "shoal: interrupted\n"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT]])
+def test_compiling_is_interrupted(tmp_path, numbers):
+    """Before or after the first signal is noted, and whether or not the first iteration has ended."""
+    process = start(tmp_path, TRAIN)
+    assert process.stderr is not None
+    assert "-> run" in process.stderr.readline()
+    said = interrupt(process, *numbers)
+    assert said in ("", "shoal: interrupted\n")
+    assert not list(tmp_path.rglob(".tmp-*"))
+
+
+@pytest.mark.parametrize("moment", [0.5, 3.0])
+@pytest.mark.parametrize(
+    "arguments", [["eval", "run", "--episodes", "2000"], ["play", "run", "--gif", "a.gif"], ["plot", "run"]]
+)
+def test_what_is_done_with_a_run_is_interrupted_and_leaves_no_half_files(trained, arguments, moment):
+    process = start(trained, arguments)
+    time.sleep(moment)
+    process.send_signal(signal.SIGINT)
+    with process:
+        _, said = process.communicate(timeout=LIMIT)
+    had_ended = process.returncode in (0, -signal.SIGINT)  # Python's last steps know no handlers
+    assert had_ended or (process.returncode, said) == (130, "shoal: interrupted\n")
+    assert not list(trained.rglob(".tmp-*"))
