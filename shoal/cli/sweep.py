@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     try:
         found = run_sweep(plan, folder, output.clobber, train_with_bar, output.mesh)
     except KeyboardInterrupt:
-        print("saved; the same command resumes here")
+        print("stopped; the same command goes on from what is saved")
         return 130
     print("\n".join(summary(found)))
     return 0

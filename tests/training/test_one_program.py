@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.training.iteration import start_of
 from shoal.training.program import make_trainer
 
 SMALL = {"num_envs": 2, "hidden": (4,), "learners": 4, "env_spread": 0.1}
@@ -29,9 +30,11 @@ SLOW_KINDS = {
 
 def texts(env, settings, **changes):
     """The text of every program of a run."""
-    trainer = make_trainer(shoal.preset(env, **settings | changes))
+    config = shoal.preset(env, **settings | changes)
+    trainer = make_trainer(config)
+    spec, init = trainer.begin.args
     state = jax.eval_shape(trainer.init)
-    programs = (trainer.init.func.lower(*trainer.init.args), trainer.advance.lower(state, np.int32(1)))
+    programs = (init.lower(start_of(config, spec)), trainer.advance.lower(state, np.int32(1)))
     return [program.as_text() for program in programs]
 
 
