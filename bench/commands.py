@@ -32,12 +32,12 @@ PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "d
 EXAMPLES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.py"))
 KINDS = ("commands", "python", "examples")
 
-FEW = {"ppo": {"num_steps": 16, "update_epochs": 1}, "dqn": {}, "td3": {}, "sac": {}}
-"""Settings that make an iteration short, unless a command says otherwise, by algorithm."""
-SMALL_ROLLOUTS = 2
-"""Training ends after so many iterations."""
-IMAGES = {"num_envs": 2, "num_steps": 8}
-"""The same where observations are images."""
+SHORT = {"--num-steps": "16", "--update-epochs": "1"}
+"""Settings of PPO that make an iteration short, unless a command gives them."""
+IMAGES = {"--num-envs": "2", "--num-steps": "8", "--network.images": "mlp", "--hidden": "8"}
+"""The same of every algorithm where observations are images: convolutions are slow to compile on a CPU."""
+ITERATIONS = 2
+"""Training ends after so many."""
 
 STAND_INS = """
 import gymnasium
@@ -104,7 +104,6 @@ def commands(page: str) -> list[list[str]]:
 
 def shortened(code: str) -> str:
     """Python with few steps and episodes."""
-    assert "steps=" in code or not re.search(r"shoal\.(run|train)\(", code), "say for how many steps"
     code = re.sub(r"\b[\d *]*\d+_000\b", "1_024", code)
     return re.sub(r"\b(episodes=|EPISODES = .*?)\d+", r"\g<1>2", code)
 
@@ -114,6 +113,7 @@ def run_blocks(page: str) -> None:
     names: dict = {"__name__": "docs"}
     for block in blocks(page, "python"):
         if all(find_spec(module) for module in re.findall(r"^# needs: (\w+)", block)):
+            assert "steps=" in block or not re.search(r"shoal\.(run|train)\(", block), "say how many steps"
             exec(compile(shortened(block), page, "exec"), names)
 
 
@@ -155,7 +155,7 @@ def run_line(page: str, line: list[str]) -> Outcome:
     from shoal.cli.main import main
 
     command, *arguments = line[line.index("shoal") + 1 :]
-    arguments = [placeholder(argument) for argument in arguments]
+    arguments = [named_on(page) if argument in ("RUN", "OTHER_RUN") else argument for argument in arguments]
 
     def run() -> None:
         for run_folder in missing(arguments) if command != "train" else ():
@@ -170,11 +170,9 @@ def run_line(page: str, line: list[str]) -> Outcome:
     return timed(page, what, run)
 
 
-def placeholder(argument: str) -> str:
-    """A run that stands for RUN and OTHER_RUN: the first one here."""
-    if argument not in ("RUN", "OTHER_RUN"):
-        return argument
-    return str(next(iter(sorted(Path("runs").iterdir()))))
+def named_on(page: str) -> str:
+    """The last run that a page names, which stands for RUN and OTHER_RUN."""
+    return [word for line in lines(page) for word in line if word.startswith("runs/")][-1]
 
 
 def train(arguments: list[str]) -> None:
@@ -182,8 +180,8 @@ def train(arguments: list[str]) -> None:
     from shoal.cli.main import main
     from shoal.cli.parse import parse_train
     from shoal.envs.registry import make
-    from shoal.learners.registry import name_of
-    from shoal.runs.config import default_folder, to_settings
+    from shoal.learners.ppo import PPOConfig
+    from shoal.runs.config import default_folder
     from shoal.types import Box
 
     if "--help" in arguments:
@@ -192,22 +190,13 @@ def train(arguments: list[str]) -> None:
     config, output = parse_train(arguments)
     config.check()
     spec = make(config.env, **config.options).spec
-    algo = name_of(config.algo)
-    few = dict(FEW[algo])
+    short = SHORT if isinstance(config.algo, PPOConfig) else {}
     if isinstance(spec.observation, Box) and len(spec.observation.shape) == 3:
-        few |= IMAGES
-        arguments = [*arguments, "--env-options", "max_episode_steps=20"]
-    if algo != "ppo":
-        few = {"num_envs": 1} if few.get("num_envs") else {}
-    known = to_settings(config)
-    few = {name: value for name, value in few.items() if known[name] > value}
-    given = [f"--{name}={value}".replace("_", "-", name.count("_")) for name, value in few.items()]
-    given = [flag for flag in given if flag.partition("=")[0] not in arguments]
-    given = [part for flag in given for part in flag.split("=")]
-    folder = [] if output.out else ["--out", str(default_folder(config))]
-    short = parse_train([*arguments, *given])[0]
-    steps = SMALL_ROLLOUTS * short.algo.rollout_size
-    if main(["train", *arguments, *given, *folder, "--steps", str(steps)]):
+        short = short | IMAGES
+    added = [word for flag in short.items() if flag[0] not in arguments for word in flag]
+    added += [] if output.out else ["--out", str(default_folder(config))]
+    steps = ITERATIONS * parse_train([*arguments, *added])[0].algo.rollout_size
+    if main(["train", *arguments, *added, "--steps", str(steps)]):
         raise SystemExit(2)
 
 

@@ -18,10 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+ABOUT = (
+    "Ctrl-C at random moments of every command, by `python bench/interrupts.py`. A failure is an exit later "
+    "than 5 s, another code than 130, a traceback, a half-written file, or a command that does not work when "
+    "it is repeated. Too late: the command had ended, or finished within the 2 s that an iteration has."
+)
 LIMIT = 5.0
 """Seconds in which a command must end."""
 PYTHON_STARTS = 0.3
-"""Seconds in which Python starts, before it runs a line of ours; an interrupt then shows a traceback."""
+"""Seconds in which Python starts, before a line of ours runs; a signal then shows a traceback of its own."""
 HERE = Path(__file__).parent
 SMALL = "--no-preset --num-envs 2 --num-steps 128 --num-minibatches 2 --update-epochs 1 --hidden 8"
 LONG = "--no-preset --num-envs 8 --num-steps 262144 --num-minibatches 4 --update-epochs 10 --hidden 64"

@@ -7,7 +7,6 @@ KeyboardInterrupt always arrive: extensions and callbacks of libraries lose it, 
 import os
 import signal
 import socket
-import sys
 import threading
 from typing import Any, NoReturn
 
@@ -15,8 +14,8 @@ from shoal.cli.status import STATUS
 from shoal.runs.files import remove_unfinished
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
-_ending = threading.Lock()
-"""Taken by the thread that ends the process."""
+SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"
+"""Clears the line and shows the cursor on a terminal."""
 
 
 def end_at_signals() -> None:
@@ -29,15 +28,12 @@ def end_at_signals() -> None:
     threading.Thread(target=_watch, args=(watched,), daemon=True).start()
 
 
-def end_now() -> NoReturn:
+def _end_now() -> NoReturn:
     """End this process with one line, and with files as they were; an orderly end would wait for C++."""
-    _ending.acquire()
     remove_unfinished()
     STATUS.clear()
-    if sys.stderr.isatty():
-        print("\r\x1b[K\x1b[?25h", end="", file=sys.stderr)  # a progress bar hides the cursor
-    print("shoal: interrupted", file=sys.stderr, flush=True)
-    sys.stdout.flush()
+    # Past rich, which draws its bar again below whatever is printed, and hides the cursor.
+    os.write(2, SHOW_CURSOR * os.isatty(2) + b"shoal: interrupted\n")
     os._exit(130)
 
 
@@ -50,5 +46,5 @@ def _watch(watched: socket.socket) -> None:
     while told := watched.recv(1):
         if told[0] in STOPS:
             if noted or signal.getsignal(told[0]) is _leave_to_watcher:
-                end_now()
+                _end_now()
             noted = True

@@ -202,7 +202,7 @@ def give_up(session: Session, report: Report | None, activity: str) -> Finished:
     meta = checkpoint.newest_meta(session.folder / "checkpoints") if rank() == 0 else None
     saved = session.trainer.parts.config.steps_after(meta["iteration"]) if meta else 0
     summary = finish_session(session, report).summary if report else {}
-    return Finished(session.folder, saved, summary, True, activity)
+    return Finished(session.folder, saved, summary, interrupted=True, given_up=activity)
 
 
 def describe_stop(finished: Finished) -> str:

@@ -291,10 +291,9 @@ def test_a_signal_saves_and_the_same_command_goes_on(number, tmp_path):
     arguments = ["train", "CartPole-v1", "--steps", "1e8", "--out", "run", *SMALL]
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
     process = subprocess.Popen([sys.executable, "-m", "shoal.cli", *arguments], env=environment)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (tmp_path / "run" / "metrics.csv").exists():
+    deadline, saved = time.monotonic() + 60, tmp_path / "run" / "checkpoints"
+    while time.monotonic() < deadline and not saved.exists():  # saved after 5 to 30 s of training
         time.sleep(0.2)
-    time.sleep(1.0)
     process.send_signal(number)
     assert process.wait(30) == 130
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

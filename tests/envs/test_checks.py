@@ -165,8 +165,7 @@ def blank(times, rows):
     return Sample((), np.zeros((times - 1, rows)), np.zeros((times, rows)), flags, flags, ~flags, 1.0)
 
 
-def test_the_command_ends_with_1_where_there_are_problems(capsys, monkeypatch):
-    monkeypatch.setattr("shoal.cli.cache.cache_compilations", lambda: None)
+def test_the_command_ends_with_1_where_there_are_problems(capsys):
     small = ["--steps", "32", "--env-options"]
     assert main(["check", "tests/Walk-v0", *small, "fault=reward"]) == 1
     *_, last = capsys.readouterr().out.splitlines()

@@ -18,6 +18,7 @@ from shoal.learners.ppo import PPOConfig
 from shoal.runs import progress
 from shoal.runs.files import _unfinished, remove_unfinished, replacing
 from shoal.runs.metrics import read_summary
+from shoal.runs.milestones import Milestones
 from shoal.runs.progress import ProgressBar
 from shoal.runs.session import Finished, describe_stop, open_session, train_session
 from shoal.training import waiting as module
@@ -76,7 +77,7 @@ def test_what_was_reached_before_a_long_iteration_is_saved_and_the_same_call_goe
 def test_without_a_finished_iteration_nothing_is_saved(tmp_path, hanging, capsys):
     longer = replace(CONFIG, algo=replace(SMALL, num_steps=64))
     finished = train_session(open_session(longer, tmp_path), lambda report: None)
-    assert finished == Finished(tmp_path, 0, {}, True, "training")
+    assert finished == Finished(tmp_path, 0, {}, True, given_up="training")
     given_up(finished)
     expected = "stopped inside the first iteration; nothing is saved yet; the same command starts again\n"
     assert capsys.readouterr().out == expected
@@ -86,7 +87,7 @@ def test_without_a_finished_iteration_nothing_is_saved(tmp_path, hanging, capsys
 
 
 def test_a_run_stopped_while_it_compiles_says_so(tmp_path):
-    finished = Finished(tmp_path, 0, {}, True, "compiling")
+    finished = Finished(tmp_path, 0, {}, True, given_up="compiling")
     assert describe_stop(finished) == "stopped while compiling; nothing is saved yet"
 
 
@@ -120,7 +121,12 @@ def bar(capsys):
     parts = SimpleNamespace(config=config, recipe=SimpleNamespace(spec=spec), mesh=mesh)
     trainer, waiting = SimpleNamespace(parts=parts), Waiting()
     session = SimpleNamespace(
-        trainer=trainer, waiting=waiting, resumed_step=None, clock=Clock(), folder="runs/slow"
+        trainer=trainer,
+        waiting=waiting,
+        watch=SimpleNamespace(milestones=Milestones()),
+        resumed_step=None,
+        clock=Clock(),
+        folder="runs/slow",
     )
     shown = ProgressBar(session)
     shown.last_line = -np.inf
@@ -133,7 +139,11 @@ def report(step, seconds):
     clock = Clock(seconds, 10.0, step)
     metrics = {"return_mean": np.array([1.5])}
     return SimpleNamespace(
-        step=step, clock=clock, metrics=metrics, steps_per_second_compiled=step / (seconds - 10)
+        step=step,
+        clock=clock,
+        metrics=metrics,
+        evaluated=False,
+        steps_per_second_compiled=step / (seconds - 10),
     )
 
 
