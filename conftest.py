@@ -29,7 +29,8 @@ def demo_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def in_demo_folder(request, monkeypatch):
-    """Docstrings that name runs/demo find it."""
+    """Docstrings that name runs/demo find it; those of sweeps leave runs/rates there."""
     example = getattr(request.node, "dtest", None)
-    if example and any("runs/demo" in line.source for line in example.examples):
+    source = "".join(line.source for line in example.examples) if example else ""
+    if "runs/demo" in source or "runs/rates" in source:
         monkeypatch.chdir(request.getfixturevalue("demo_folder"))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from shoal import settings as groups
+import shoal.settings as groups
 from shoal.errors import ShoalError
 from shoal.exchanges.exploration import PRIORS, Prior, draw, read_prior
 from shoal.learners.registry import ALGORITHMS
