@@ -164,6 +164,8 @@ def run_line(page: str, line: list[str]) -> Outcome:
             train(arguments)
             return
         short = {"eval": ["--episodes", "2"], "play": ["--steps", "20"], "check": ["--steps", "32"]}
+        trials = [word for flag in ("--random", "--tpe") if flag in arguments for word in (flag, "2")]
+        short["sweep"] = ["--steps", "512", *trials]
         if main([command, *arguments, *short.get(command, [])]):
             raise SystemExit(2)
 
@@ -181,20 +183,19 @@ def train(arguments: list[str]) -> None:
     from shoal.cli.parse import parse_train
     from shoal.envs.registry import make
     from shoal.learners.ppo import PPOConfig
-    from shoal.runs.config import default_folder
     from shoal.types import Box
 
     if "--help" in arguments:
         main(["train", *arguments])
         return
-    config, output = parse_train(arguments)
+    config, (output, _) = parse_train(arguments)
     config.check()
     spec = make(config.env, **config.options).spec
     short = SHORT if isinstance(config.algo, PPOConfig) else {}
     if isinstance(spec.observation, Box) and len(spec.observation.shape) == 3:
         short = short | IMAGES
     added = [word for flag in short.items() if flag[0] not in arguments for word in flag]
-    added += [] if output.out else ["--out", str(default_folder(config))]
+    added += [] if output.folder else ["--out", folder_of(arguments)]
     steps = ITERATIONS * parse_train([*arguments, *added])[0].algo.rollout_size
     if main(["train", *arguments, *added, "--steps", str(steps)]):
         raise SystemExit(2)
@@ -207,16 +208,22 @@ def missing(arguments: list[str]) -> list[str]:
 
 def trainer_of(folder: str) -> list[str]:
     """The arguments of the first `shoal train` on any page that makes a run in this folder."""
-    from shoal.cli.parse import parse_train
-    from shoal.runs.config import default_folder
-
     for page in PAGES:
         for command, *arguments in commands(page):
             if command == "train" and "--help" not in arguments and "--config" not in arguments:
-                config, output = parse_train(arguments)
-                if str(output.out or default_folder(config)) == folder:
+                if folder_of(arguments) == folder:
                     return arguments
     raise ValueError(f"no page trains {folder}")
+
+
+def folder_of(arguments: list[str]) -> str:
+    """The folder that `shoal train` would choose."""
+    from shoal.cli.parse import parse_train
+    from shoal.runs.naming import ROOT as RUNS
+    from shoal.runs.naming import folder_name
+
+    config, (output, _) = parse_train(arguments)
+    return str(output.folder or RUNS / folder_name(config))
 
 
 def timed(page: str, what: str, run) -> Outcome:
