@@ -71,6 +71,11 @@ ELSEWHERE = {"mpirun": "mpirun", "srun": "srun", "--coordinator": "a second host
 NOT_INSTALLED = re.compile(r" needs ([^:]*): (?:pip|apt-get) install")
 
 
+FIRST_RUN = "runs/CartPole-v1__ppo__s1"
+"""What the newest run is, and what a pattern finds."""
+NEED_A_RUN = ("eval", "play", "plot", "export", "compare")
+
+
 class Outcome(NamedTuple):
     """How one command, block or example went."""
 
@@ -143,6 +148,8 @@ def _outcomes(page: str, kinds: Iterable[str]) -> Iterator[Outcome]:
         for line in lines(page):
             yield run_line(page, line)
     if "python" in kinds and (count := len(blocks(page, "python"))):
+        Path("python").mkdir()  # apart from the runs of the commands, whose settings are shortened otherwise
+        os.chdir("python")
         yield timed(page, f"{count} blocks of Python", lambda: run_blocks(page))
 
 
@@ -158,13 +165,19 @@ def run_line(page: str, line: list[str]) -> Outcome:
     arguments = [named_on(page) if argument in ("RUN", "OTHER_RUN") else argument for argument in arguments]
 
     def run() -> None:
-        for run_folder in missing(arguments) if command != "train" else ():
-            train(trainer_of(run_folder))
+        if command in NEED_A_RUN and not Path(FIRST_RUN).exists():
+            train(trainer_of(FIRST_RUN))
+        for folder in missing(arguments) if command in NEED_A_RUN else ():
+            train(trainer_of(folder))
+        for folder in [word for word in arguments if command == "runs" and "/" in word]:
+            Path(folder).mkdir(parents=True, exist_ok=True)
         if command == "train":
             train(arguments)
             return
         short = {"eval": ["--episodes", "2"], "play": ["--steps", "20"], "check": ["--steps", "32"]}
         trials = [word for flag in ("--random", "--tpe") if flag in arguments for word in (flag, "2")]
+        if "--checkpoint" in arguments:  # a short run has no checkpoint at the step on the page
+            arguments[arguments.index("--checkpoint") + 1] = "latest"
         short["sweep"] = ["--steps", "512", *trials]
         if main([command, *arguments, *short.get(command, [])]):
             raise SystemExit(2)
@@ -203,16 +216,16 @@ def train(arguments: list[str]) -> None:
 
 def missing(arguments: list[str]) -> list[str]:
     """The folders of runs that a command names and that are not there."""
-    return [word for word in arguments if word.startswith("runs/") and not Path(word).exists()]
+    return [word for word in arguments if re.match(r"runs/[^*]*$", word) and not Path(word).exists()]
 
 
 def trainer_of(folder: str) -> list[str]:
     """The arguments of the first `shoal train` on any page that makes a run in this folder."""
     for page in PAGES:
         for command, *arguments in commands(page):
-            if command == "train" and "--help" not in arguments and "--config" not in arguments:
-                if folder_of(arguments) == folder:
-                    return arguments
+            trains = command == "train" and not {"--help", "--config"} & set(arguments)
+            if trains and folder_of(arguments) == folder:
+                return arguments
     raise ValueError(f"no page trains {folder}")
 
 

@@ -51,5 +51,5 @@ def one_line(box: str, command: str) -> str:
     _, message, *more = [*parts, "unreadable arguments"]
     suggested = re.search(r"Perhaps you meant: (--[^\s,/]+)", " ".join(more))
     question = f"; did you mean {suggested[1]}?" if suggested else ""
-    message = message.strip()
+    message = message.strip() or "unreadable arguments"
     return f"{message[0].lower()}{message[1:]}{question} ({command} --help lists the options)"
