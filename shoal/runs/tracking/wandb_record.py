@@ -55,5 +55,5 @@ def open_run(**how: Any) -> Any:
     """A run, offline where no key of the user's is known: asking for it would wait for ever."""
     try:
         return wandb.init(**how)
-    except wandb.errors.UsageError:
+    except UsageError:
         return wandb.init(**how, mode="offline")
