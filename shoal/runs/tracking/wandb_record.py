@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import wandb  # pyright: ignore[reportMissingImports]
+from wandb.errors import UsageError  # pyright: ignore[reportMissingImports]
 
 from shoal.runs.tracking.record import PROJECT, Title
 
