@@ -23,7 +23,7 @@ def end_at_signals() -> None:
     watched, told = socket.socketpair()
     told.setblocking(False)
     for number in STOPS:
-        signal.signal(number, _leave_to_watcher)
+        signal.signal(number, _end_by_handler)
     signal.set_wakeup_fd(told.detach())
     threading.Thread(target=_watch, args=(watched,), daemon=True).start()
 
@@ -37,14 +37,15 @@ def _end_now() -> NoReturn:
     os._exit(130)
 
 
-def _leave_to_watcher(number: int, frame: Any) -> None:
-    """The handler of Python's that does nothing."""
+def _end_by_handler(number: int, frame: Any) -> None:
+    """Python's handler: the thread is mostly first, but not where another handler is about to replace this."""
+    _end_now()
 
 
 def _watch(watched: socket.socket) -> None:
     noted = False
     while told := watched.recv(1):
         if told[0] in STOPS:
-            if noted or signal.getsignal(told[0]) is _leave_to_watcher:
+            if noted or signal.getsignal(told[0]) is _end_by_handler:
                 _end_now()
             noted = True
