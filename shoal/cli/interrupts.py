@@ -38,7 +38,7 @@ def _end_now() -> NoReturn:
 
 
 def _end_by_handler(number: int, frame: Any) -> None:
-    """Python's handler: the thread is mostly first, but not where another handler is about to replace this."""
+    """Python's handler: the thread is mostly first, but not where another handler comes next."""
     _end_now()
 
 
