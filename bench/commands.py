@@ -72,7 +72,7 @@ NOT_INSTALLED = re.compile(r" needs ([^:]*): (?:pip|apt-get) install")
 
 
 FIRST_RUN = "runs/CartPole-v1__ppo__s1"
-"""What the newest run is, and what a pattern finds."""
+"""What the newest run is, and what a pattern finds, where a page trains none."""
 NEED_A_RUN = ("eval", "play", "plot", "export", "compare")
 
 
@@ -165,7 +165,7 @@ def run_line(page: str, line: list[str]) -> Outcome:
     arguments = [named_on(page) if argument in ("RUN", "OTHER_RUN") else argument for argument in arguments]
 
     def run() -> None:
-        if command in NEED_A_RUN and not Path(FIRST_RUN).exists():
+        if command in NEED_A_RUN and not Path("runs").exists():
             train(trainer_of(FIRST_RUN))
         for folder in missing(arguments) if command in NEED_A_RUN else ():
             train(trainer_of(folder))
