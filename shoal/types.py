@@ -132,6 +132,8 @@ class JaxEnv(NamedTuple):
     step(key, state, action, params) -> (state, reward, terminated)
     observe(state, params) -> obs
     render(state, params) -> RGB array, outside compiled code; None where there are no pictures
+    truncated(state, params) -> bool, whether the environment ends the episode by a rule of its own, though
+        it has not terminated; None where only the time limit does
     augment(obs) -> (K, ...), variants of an observation, itself first, in which the same actions earn the
         same rewards; None where there are none
 
@@ -160,6 +162,7 @@ class JaxEnv(NamedTuple):
     observe: Callable[[Tree, Tree], Tree]
     render: Callable[[Tree, Tree], np.ndarray] | None = None
     augment: Callable[[Tree], Tree] | None = None
+    truncated: Callable[[Tree, Tree], Array] | None = None
 
 
 class Rollout(NamedTuple):

@@ -65,6 +65,19 @@ def test_a_terminated_episode_is_not_truncated_even_at_its_limit():
         assert steps.valid.tolist() == rows(*map(bool, [0, 1, 1, 0, 1, 1, 0, 1]))
 
 
+def test_an_environment_may_truncate_by_a_rule_of_its_own():
+    by_itself = counter(limit=None)._replace(truncated=lambda count, params: count >= 3)
+    found, expected = player(by_itself)(NOOP), player(counter(limit=3))(NOOP)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_a_terminated_episode_is_not_truncated_by_its_own_rule_either():
+    ending = ending_counter(length=2)._replace(truncated=lambda state, params: jnp.bool_(True))
+    steps = player(ending)(NOOP)
+    assert steps.truncated[:4].tolist() == rows(*map(bool, [0, 1, 0, 1]))
+    assert not (steps.truncated & steps.terminated).any()
+
+
 def test_without_a_limit_nothing_is_truncated():
     steps = player(counter(limit=None))(np.zeros((300, N), np.int32))
     assert steps.obs[-1, 0, 0] == 300

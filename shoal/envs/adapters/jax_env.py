@@ -108,7 +108,10 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
         steps = jnp.where(one.over, 0, one.steps + 1)
         reward = jnp.where(one.over, 0, jnp.asarray(reward, jnp.float32))
         terminated = ~one.over & terminated
-        truncated = ~terminated & (steps >= (env.spec.max_episode_steps or NO_LIMIT))
+        truncated = steps >= (env.spec.max_episode_steps or NO_LIMIT)
+        if env.truncated is not None:
+            truncated |= ~one.over & env.truncated(state, one.params)
+        truncated &= ~terminated
         after = BatchState(state, one.params, steps, over=terminated | truncated)
         return after, _time_step(observe(after), reward, terminated, truncated, valid=~one.over)
 
