@@ -71,7 +71,9 @@ _RESUMED = "runs resume by themselves: the same command goes on where it stopped
 _LOADED = "a trained run is opened by its folder: shoal eval RUN, in Python shoal.load(RUN)"
 _FOLDER = "the run's folder is --out DIR, in Python folder='DIR'"
 _NAME = "a run's folder is runs/NAME with --name NAME, in Python folder='runs/NAME'"
-_WORKERS = "{num_envs} environments are stepped together in one program; --processes N uses several processes"
+_WORKERS = (
+    "{num_envs} environments are stepped together; --env-options workers=N steps Python's in N processes"
+)
 _REPORTS = "{reports} says how many times a run reports"
 _QUIET = "a terminal shows a progress bar, elsewhere there is a line now and then"
 _POLICY = "the network follows from the observations; {hidden}, {activation} and {memory} describe it"

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from shoal.envs.adapters.host import HostAdapter, host_augmentation, host_env, one_line_errors
+from shoal.envs.adapters.host import HostAdapter, host_augmentation, one_line_errors
 from shoal.envs.adapters.suite import Suite, option_errors
+from shoal.envs.adapters.workers import WORKERS, without_workers, worker_env
 from shoal.envs.worlds.gymnasium import declared_worlds, register_ours
 from shoal.errors import ShoalError
 from shoal.imports import needs
@@ -41,18 +42,24 @@ def gym_recipe(
 ) -> EnvRecipe:
     """An environment of Gymnasium's registry, or of the entry `registered`; `options` go to `gymnasium.make`.
 
-    `episodic_life` ends a learner's episode where a life is lost; the score is still the whole game's. Where
-    both spaces are tuples with a space for each agent, the environment has an axis of agents.
+    The option `workers` steps the environments in so many processes. `episodic_life` ends a learner's episode
+    where a life is lost; the score is still the whole game's. Where both spaces are tuples with a space for
+    each agent, the environment has an axis of agents.
     """
+    options, num_workers = without_workers(name, options)
     make = partial(_make, name, options, registered)
     envs, wraps = _wrapped(make, name, episodic_life)
+    if num_workers > 1 and envs.inner is None:
+        raise ShoalError(f"{name} is a vector environment, which has workers of its own: leave {WORKERS} out")
     adapter = _adapter(name, envs, episodic_life)
     envs.close()
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         if rendering and "DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
-        return host_env(adapter, lambda own_seeds: make(own_seeds, rendering, wraps), seeds)
+        entry = registered or import_gymnasium().spec(name)  # a worker does not know what was registered here
+        create = partial(_make, name, options, entry, rendering=rendering, wraps=wraps)
+        return worker_env(adapter, create, seeds, num_workers)
 
     return EnvRecipe(adapter.spec, build, may_raise=True)
 
@@ -134,6 +141,7 @@ def make_single(name: str, options: dict[str, Any]) -> Any:
     """One environment as Gymnasium makes it; None where there is only a vector environment."""
     from shoal.envs.adapters.gym_batches import SingleEnvs
 
+    options, _ = without_workers(name, options)
     envs = _make(*_in_registry(name, options), None, np.zeros(1, np.uint32), False, [])
     return envs.envs[0] if isinstance(envs, SingleEnvs) else None
 

@@ -41,6 +41,7 @@ class EnvironmentCrashed(ShoalError):
     def __init__(self, name: str, error: BaseException):
         if isinstance(error, ShoalError):
             super().__init__(str(error))
+            self.traceback_text = error.traceback_text
             return
         reason = str(error).strip().splitlines()
         super().__init__(f"{name} raised {type(error).__name__}" + (f": {reason[0]}" if reason else ""))

@@ -11,21 +11,24 @@ from shoal.envs.adapters.gymnasium import gym_recipe, import_gymnasium
 from shoal.envs.adapters.host import one_line_errors
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.adapters.suite import UnknownOptions, option_errors
+from shoal.envs.adapters.workers import WORKERS
 from shoal.errors import ShoalError
 from shoal.types import EnvRecipe, JaxEnv
 
 
 def own_recipe(env: Any, name: str, options: dict[str, Any]) -> EnvRecipe:
     """The environment `env`; a class or a factory is called with the options, an instance is copied."""
-    limit = {key: value for key, value in options.items() if key == "max_episode_steps"}
-    theirs = {key: value for key, value in options.items() if key not in limit}
+    ours = {key: value for key, value in options.items() if key in ("max_episode_steps", WORKERS)}
+    theirs = {key: value for key, value in options.items() if key not in ours}
     if theirs and not callable(env):
         listed = ", ".join(theirs)
         raise UnknownOptions(f"{name} is made already and takes no {listed}: give its class or a factory")
     with one_line_errors(name), option_errors(name, theirs):
         made: Any = env(**theirs) if callable(env) else env
     if isinstance(made, JaxEnv):
-        return from_jax(made._replace(spec=replace(made.spec, **limit)))
+        if WORKERS in ours:
+            raise UnknownOptions(f"{name} is compiled and has no Python to share out: leave {WORKERS} out")
+        return from_jax(made._replace(spec=replace(made.spec, **ours)))
     if not isinstance(made, import_gymnasium().Env):
         raise ShoalError(
             f"{made!r} is no environment; give a JaxEnv, or a gymnasium.Env, its class or a function "

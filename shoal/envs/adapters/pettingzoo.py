@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shoal.envs.adapters.host import HostAdapter, Step, host_env, one_line_errors
+from shoal.envs.adapters.host import HostAdapter, Step, one_line_errors
 from shoal.envs.adapters.suite import Suite, option_errors
+from shoal.envs.adapters.workers import without_workers, worker_env
 from shoal.errors import ShoalError
 from shoal.imports import import_user_module
 from shoal.ops.masks import ACTION_MASK
@@ -64,6 +65,7 @@ class Team(NamedTuple):
 
 def pettingzoo_recipe(module: ModuleType, options: dict[str, Any]) -> EnvRecipe:
     """The environment that `module.parallel_env(**options)` makes."""
+    options, num_workers = without_workers(f"pettingzoo:{module.__name__}", options)
     ours = {key: value for key, value in options.items() if key in Settings._fields}
     theirs = {key: value for key, value in options.items() if key not in ours}
     name = f"pettingzoo:{module.__name__}"
@@ -78,7 +80,7 @@ def pettingzoo_recipe(module: ModuleType, options: dict[str, Any]) -> EnvRecipe:
         drawn = theirs | ({"render_mode": "rgb_array"} if rendering else {})
         adapter = HostAdapter(spec, lambda obs: obs, lambda action: action, scored=False)
         make = lambda own: ParallelEnvs([_make(module, name, drawn) for _ in own], own, team)
-        return host_env(adapter, make, seeds)
+        return worker_env(adapter, make, seeds, num_workers)
 
     return EnvRecipe(spec, build, may_raise=True)
 

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from shoal.envs.adapters.host import EnvironmentCrashed, one_line_errors
+from shoal.envs.adapters.workers import WORKERS
 from shoal.envs.checks import rules
 from shoal.envs.checks.findings import Finding, ok, warning
 from shoal.envs.checks.gymnasium import check_gymnasium, speed_alone
@@ -24,6 +25,8 @@ SECONDS = 5.0
 """About how long random episodes are played, where steps are slow."""
 FEW = 64
 """Steps of episodes that are played again: after a second reset, in other worlds."""
+SLOW = 10_000
+"""Steps per second of a Python environment below which workers pay."""
 
 
 def check_environment(
@@ -51,7 +54,10 @@ def check_environment(
         return
     yield from _check_pictures(recipe, seed)
     if alone:
-        yield ok("speed", f"{alone:,.0f} steps/s by itself, in Python")
+        hint = (
+            "; --env-options workers=N steps it on N cores" if alone < SLOW and WORKERS not in options else ""
+        )
+        yield ok("speed", f"{alone:,.0f} steps/s by itself, in Python{hint}")
 
 
 def found_by(topic: str, error: ShoalError) -> Finding:
