@@ -95,6 +95,8 @@ class Env(NamedTuple):
     render(state, row) -> RGB array (H, W, 3) uint8     outside compiled code
     restart(keys, state) -> (state, TimeStep)           new episodes in the same worlds, at any time; None
                                                         where that is impossible
+    abandon(state, rows) -> state                       whose next step is a reset, as after an episode's end;
+                                                        rows (N,) bool; None where that is impossible
     renew(seeds)                                        other seeds (D, N), for the programs that are compiled
                                                         already; None where they are tied to the first ones
 
@@ -110,6 +112,7 @@ class Env(NamedTuple):
     render: Callable[[Tree, int], np.ndarray]
     restart: Callable[[Array, Tree], tuple[Tree, TimeStep]] | None = None
     renew: Callable[[np.ndarray], None] | None = None
+    abandon: Callable[[Tree, Array], Tree] | None = None
 
 
 class EnvRecipe(NamedTuple):

@@ -43,6 +43,8 @@ def ending(finished: Finished, session: Session) -> None:
     scored = bool(np.any(np.isfinite(summary["return_mean"])))
     print(f"{verb} after {summary['steps']:,} steps per learner in {summary['seconds']:.1f} s")
     print(f"{describe_scores(np.asarray(summary['return_mean']))}{' over the last 100 episodes' * scored}")
+    if lost := len(summary["lost_learners"]):
+        print(f"{lost} of {summary['learners']} learners diverged and do not count")
     evaluated(summary)
     if goal := finished.reached:
         print(f"stopped by --stop-at: the mean return reached {format_return(goal['return'])}")

@@ -71,6 +71,8 @@ def stack_frames(recipe: EnvRecipe, num_frames: int) -> EnvRecipe:
             render=lambda state, row: env.render(state.inner, row),
             restart=(inner_restart := env.restart)
             and (lambda keys, state: start(*inner_restart(keys, state.inner))),
+            abandon=(inner_abandon := env.abandon)
+            and (lambda state, rows: state._replace(inner=inner_abandon(state.inner, rows))),
         )
 
     return recipe._replace(spec=spec, build=build)

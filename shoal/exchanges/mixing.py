@@ -18,6 +18,7 @@ from shoal.exchanges.merging import is_running
 from shoal.exchanges.mixing_rules import MixingRule, from_neighbours, from_partner, from_server
 from shoal.exchanges.robust import mean
 from shoal.exchanges.routing import ONE_DEVICE, Transport
+from shoal.exchanges.soundness import is_sound
 from shoal.ops import trees
 from shoal.ops.statistics import pool
 from shoal.types import Exchange, ExchangeState, LearnerState, Scores, Tree
@@ -186,11 +187,13 @@ def mix_moments(rule: MixingRule, key: Array, opt_state: Tree, weight: Array, pr
 def mean_learner(cohort: LearnerState) -> LearnerState:
     """A cohort of one: the mean of the parameters, the pooled statistics, all else of the first learner.
 
-    It is one compiled program: several programs that gather from devices at the same time can deadlock where
-    there are few cores.
+    Lost learners do not count. It is one compiled program: several programs that gather from devices at the
+    same time can deadlock where there are few cores.
     """
-    params = jax.tree.map(lambda x: jnp.mean(x, 0, keepdims=True), cohort.params)
-    statistics = jax.tree.map(lambda s: trees.stack([pool(s)]), cohort.statistics, is_leaf=is_running)
+    sound, models = is_sound(cohort), (cohort.params, cohort.statistics)
+    params, statistics = trees.where_rows(sound, models, jax.tree.map(jnp.zeros_like, models))
+    params = jax.tree.map(lambda x: jnp.sum(x, 0, keepdims=True) / jnp.sum(sound), params)
+    statistics = jax.tree.map(lambda s: trees.stack([pool(s)]), statistics, is_leaf=is_running)
     return trees.take(cohort, jnp.array([0]))._replace(params=params, statistics=statistics)
 
 

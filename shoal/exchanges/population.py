@@ -11,7 +11,15 @@ from shoal.errors import ShoalError
 from shoal.exchanges import exploration
 from shoal.exchanges.exploration import Prior
 from shoal.exchanges.routing import ONE_DEVICE, Transport
-from shoal.exchanges.selection import SelectionRule, copy_parents, num_donors, subpopulations
+from shoal.exchanges.selection import (
+    Migrated,
+    SelectionRule,
+    copy_parents,
+    num_donors,
+    replace_lost,
+    subpopulations,
+)
+from shoal.exchanges.soundness import is_sound
 from shoal.ops import trees
 from shoal.types import Exchange, ExchangeState, LearnerState, Tree
 
@@ -31,14 +39,17 @@ def population(
 
     A learner that has finished fewer than `min_episodes` since it was replaced is neither copied nor
     replaced. There is no selection at the first `warm_up` meetings. With `groups`, selection is within
-    groups, with migration between them (`selection.subpopulations`).
+    groups, with migration between them (`selection.subpopulations`). Lost learners become copies of the best.
 
     >>> from shoal.exchanges.combinators import every
     >>> from shoal.exchanges.selection import truncation
     >>> exchange = every(10, population(truncation(0.25), {"learning_rate": Prior("log", 1e-5, 1e-2)}))
     """
 
-    select = subpopulations(groups, rule, migrate_every)
+    among_sound = subpopulations(groups, rule, migrate_every)
+
+    def select(key: Array, score: Array, eligible: Array, lost: Array, call: Array) -> Migrated:
+        return replace_lost(among_sound(key, score, eligible & ~lost, call), score, eligible, lost)
 
     def init(cohort: LearnerState):
         num_learners = trees.num_rows(cohort)
@@ -53,7 +64,7 @@ def population(
         key_select, key_explore = jax.random.split(key)
         enough = scores.episodes - replaced_at >= min_episodes
         eligible = scores.present & enough & (meetings > warm_up)
-        arguments = (key_select, scores.returns, eligible, meetings)
+        arguments = (key_select, scores.returns, eligible, ~is_sound(cohort), meetings)
         parent, mutate, hypers_parent = transport.replicated(select)(*arguments)
         donors = num_donors(groups, rule, parent.shape[0])
         cohort = copy_parents(cohort, parent, hypers_parent, donors, transport)

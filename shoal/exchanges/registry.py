@@ -9,6 +9,7 @@ from shoal.errors import ShoalError
 from shoal.exchanges import builders
 from shoal.exchanges.combinators import chain, common_start, every, participate
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
+from shoal.exchanges.soundness import leave_out_lost
 from shoal.imports import import_attribute, import_path
 from shoal.settings import changed
 from shoal.types import Exchange
@@ -134,7 +135,7 @@ def make_exchange(configs: Sequence[ExchangeConfig], context: ExchangeContext) -
 
 def _make_one(config: ExchangeConfig, context: ExchangeContext) -> Exchange:
     built = find_exchange(config.exchange).build(config, context)
-    return every(config.local_updates, participate(config.participation, built))
+    return every(config.local_updates, participate(config.participation, leave_out_lost(built)))
 
 
 def split_by_interval(config: ExchangeConfig) -> list[ExchangeConfig]:

@@ -187,6 +187,21 @@ def subpopulations(
     return select
 
 
+def replace_lost(selected: Migrated, score: Array, eligible: Array, lost: Array) -> Migrated:
+    """The selection in which lost learners are copies of the best eligible one, if there is any, perturbed.
+
+    >>> none = Migrated(jnp.arange(3), jnp.zeros(3, bool), jnp.arange(3))
+    >>> score, everyone = jnp.array([1.0, 2.0, 9.0]), jnp.ones(3, bool)
+    >>> replace_lost(none, score, everyone, jnp.array([False, False, True])).parent.tolist()
+    [0, 1, 1]
+    """
+    donor = eligible & ~lost & jnp.isfinite(score)
+    replaced = lost & jnp.any(donor)
+    best = jnp.argmax(jnp.where(donor, score, -jnp.inf)).astype(jnp.int32)
+    put = lambda index: jnp.where(replaced, best, index)
+    return Migrated(put(selected.parent), selected.mutate | replaced, put(selected.hypers_parent))
+
+
 def num_donors(groups: int, rule: SelectionRule, num_learners: int) -> int:
     """The largest number of learners that others copy, for `subpopulations` of a rule.
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from shoal.distributed.mesh import psum
 from shoal.ops import trees
 from shoal.types import Tree
 
@@ -20,8 +21,16 @@ def optimiser(kind: str, rate: Array | float, axes: tuple[str, ...] = ()) -> opt
 
 
 def pmean(tree: Tree, axes: tuple[str, ...]) -> Tree:
-    """The mean over the mapped `axes` of learners that share every gradient; the tree itself without axes."""
-    return jax.lax.pmean(tree, axes) if axes else tree
+    """The mean over the mapped `axes` of learners that share every gradient; the tree itself without axes.
+
+    A learner with a number that is not finite does not count.
+    """
+    if not axes:
+        return tree
+    sound = jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]).all()
+    counted = jax.tree.map(lambda x: jnp.where(sound, x, 0.0), tree)
+    total, num = psum((counted, jnp.float32(sound)), axes)
+    return jax.tree.map(lambda x: x / jnp.maximum(num, 1.0), total)
 
 
 def accumulate_gradients(

@@ -74,8 +74,9 @@ def update_reward_range(
     >>> update_reward_range(empty_reward_range(), rewards, valid).tolist()
     [-1.0, 3.0]
     """
-    least = jnp.min(reward, where=valid, initial=jnp.inf)
-    largest = jnp.max(reward, where=valid, initial=-jnp.inf)
+    counts = valid & jnp.isfinite(reward)
+    least = jnp.min(reward, where=counts, initial=jnp.inf)
+    largest = jnp.max(reward, where=counts, initial=-jnp.inf)
     sign = jnp.array([-1.0, 1.0])
     fresh = jnp.stack([-least, largest])
     fresh = jax.lax.pmax(fresh, axes) if axes else fresh

@@ -55,10 +55,11 @@ def empty_buffer(
 
 
 def add(buffer: ReplayBuffer, rollout: Rollout, n: int, learning_starts: int) -> ReplayBuffer:
-    """The buffer with a rollout's transitions in it."""
+    """The buffer with a rollout's transitions in it, but for those with a number that is not finite."""
     transitions, valid, tail = make_transitions(buffer.tail, rollout, n)
     num_steps = buffer.num_steps + rollout.reward.size
-    ring = write(buffer.ring, trees.merge_axes(transitions), valid.reshape(-1))
+    transitions, valid = trees.merge_axes((transitions, valid))
+    ring = write(buffer.ring, transitions, valid & trees.finite_rows(transitions))
     return ReplayBuffer(ring, tail, num_steps, num_steps < learning_starts)
 
 

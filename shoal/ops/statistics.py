@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from shoal.distributed.mesh import psum
+from shoal.ops import trees
 
 
 class Running(NamedTuple):
@@ -24,12 +25,15 @@ def empty(shape: tuple[int, ...] = ()) -> Running:
 def summarise(x: Array, weight: Array, axes: tuple[str, ...] = ()) -> Running:
     """The moments of `x` over the leading axes that it shares with `weight` (1 counts, 0 does not).
 
-    Data that is divided over mapped `axes` counts together.
+    Data that is divided over mapped `axes` counts together, without samples that are not finite.
     """
     weight = weight.astype(jnp.float32)
     leading = tuple(range(weight.ndim))
-    w = weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
     x = x.astype(jnp.float32)
+    if axes:
+        usable = jnp.isfinite(x).reshape(*weight.shape, -1).all(-1)
+        x, weight = trees.where_rows(usable, (x, weight), (jnp.zeros_like(x), jnp.zeros_like(weight)))
+    w = trees.align(weight, x)
     count, total = psum((jnp.sum(weight), jnp.sum(w * x, leading)), axes)
     mean = total / jnp.maximum(count, 1.0)
     m2 = jnp.sum(w * (x - jnp.broadcast_to(mean, x.shape)) ** 2, leading)

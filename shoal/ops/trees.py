@@ -84,6 +84,17 @@ def where_rows(condition: Array, yes: Tree, no: Tree) -> Tree:
     return jax.tree.map(lambda a, b: jnp.where(align(condition, a), a, b), yes, no)
 
 
+def finite_rows(tree: Tree) -> Array:
+    """Which entries of the leading axis have finite numbers alone, in all leaves.
+
+    >>> import jax.numpy as jnp
+    >>> finite_rows({"w": jnp.array([[1.0, 2.0], [1.0, jnp.nan]]), "n": jnp.array([3, 4])}).tolist()
+    [True, False]
+    """
+    finite = [jnp.isfinite(x).reshape(len(x), -1).all(1) for x in jax.tree.leaves(tree)]
+    return jnp.stack(finite).all(0)
+
+
 def vmap_in_groups(size: int, function: Callable, in_axes: tuple) -> Callable:
     """`jax.vmap(function, in_axes)`, computed for `size` entries at a time.
 

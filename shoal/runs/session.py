@@ -27,7 +27,7 @@ from shoal.errors import ShoalError
 from shoal.runs import checkpoint, saving
 from shoal.runs.cache import cache_compilations
 from shoal.runs.config import differences, from_settings, read_settings, to_settings, write_config
-from shoal.runs.divergence import DivergenceCheck, has_finite_loss
+from shoal.runs.divergence import DivergenceCheck, all_lost
 from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.metrics import read_summary, write_summary
 from shoal.runs.milestones import Milestones, keep_milestones
@@ -39,7 +39,7 @@ from shoal.runs.watch import Watch, is_over
 from shoal.runs.writer import RunWriter, speeds
 from shoal.training.config import TrainConfig
 from shoal.training.iteration import TrainState
-from shoal.training.loop import Clock, Report, progress_reports
+from shoal.training.loop import Clock, Report, is_lost, progress_reports
 from shoal.training.parts import mesh_for
 from shoal.training.profile import Profile
 from shoal.training.program import Trainer, make_trainer
@@ -268,9 +268,10 @@ def open_writer(session: Session) -> AbstractContextManager[RunWriter | None]:
 
 
 def can_save(report: Report) -> bool:
-    """Whether any learner's loss is finite and the state exists: an update in place deletes it."""
+    """Whether the state exists, which an update in place deletes, and it is worth going on from."""
     deleted = any(x.is_deleted() for x in jax.tree.leaves(report.state))
-    return not deleted and bool(np.any(has_finite_loss(report)))
+    stopped = report.trainer.parts.config.on_nan == "stop" and report.lost.any()
+    return not (deleted or stopped or all_lost(report))
 
 
 def finish_session(session: Session, report: Report) -> Finished:
@@ -290,6 +291,7 @@ def finish_session(session: Session, report: Report) -> Finished:
         "return_mean": scores,
         "best_return": scores[best],
         "best_learner": best,
+        "lost_learners": np.flatnonzero(is_lost(config, report.metrics)).tolist(),
         "backend": session.trainer.parts.recipe.spec.backend,
         "interrupted": interrupted,
         **session.watch.summary(),

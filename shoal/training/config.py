@@ -1,7 +1,7 @@
 """A run's settings: everything that decides its numbers."""
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
@@ -9,7 +9,7 @@ from shoal.exchanges.exploration import Prior, read_priors
 from shoal.exchanges.population import check_hyper_plan
 from shoal.exchanges.registry import check_exchange, mixes, penalises, selects
 from shoal.learners.ppo import PPOConfig
-from shoal.settings import check_at_least
+from shoal.settings import check_at_least, check_choices
 
 AlgorithmConfig: TypeAlias = Any
 """A learner's settings (`PPOConfig`, `TD3Config` ...); their class says which algorithm it is."""
@@ -53,6 +53,9 @@ class TrainConfig:
     """The seed of everything random."""
     first_member: int = 0
     """Number of the first learner: member 3 of a cohort, alone, is --learners 1 --first-member 3."""
+    on_nan: Literal["drop", "restart", "stop"] = "drop"
+    """What becomes of a learner whose numbers are no longer finite: drop leaves it out of exchanges and means
+    (a population replaces it), restart undoes the update, stop ends the run."""
     hard_resets: bool = False
     """Begin new episodes with every rollout instead of continuing those under way."""
     reports: int = 100
@@ -85,6 +88,7 @@ class TrainConfig:
     def __post_init__(self):
         check_at_least(self, 1, "steps", "learners", "reports", "frame_stack")
         check_at_least(self, 0, "seed", "first_member", "env_spread")
+        check_choices(self)
         if self.distinct_seeds is not None:
             check_at_least(self, 1, "distinct_seeds")
         if self.anneal_to is not None:
@@ -194,6 +198,11 @@ class TrainConfig:
     def selection_every(self) -> int | None:
         """Iterations between selections, where there are any."""
         return next((exchange.local_updates for exchange in self.exchanges if selects(exchange)), None)
+
+    @property
+    def revives(self) -> bool:
+        """Whether lost learners go on: replaced in a population, or restarted."""
+        return self.on_nan == "restart" or any(map(selects, self.exchanges))
 
     @property
     def shares_gradients(self) -> bool:

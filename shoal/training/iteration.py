@@ -24,6 +24,7 @@ from shoal.exchanges.population import draw_hypers
 from shoal.ops import trees
 from shoal.training.config import TrainConfig
 from shoal.training.parts import worlds_of
+from shoal.training.recovery import abandon_broken, undo_lost_updates
 from shoal.training.rollout import EnvStates, Episodes, collect, reset_envs, restart_envs
 from shoal.training.scores import current_scores
 from shoal.types import (
@@ -72,6 +73,7 @@ class Progress(NamedTuple):
     valid_steps: Array  # (L,) int32, of all the iterations
     bad_rewards: Array  # (L,) bool: not finite in any of them, while the learner's loss was
     bad_observations: Array  # (L,) bool, the same of observations
+    lost: Array  # (L,) bool: a loss was not finite in any of them
 
 
 class Parts(NamedTuple):
@@ -172,6 +174,7 @@ def joined(before: Progress, now: Progress) -> Progress:
         valid_steps=before.valid_steps + now.valid_steps,
         bad_rewards=before.bad_rewards | now.bad_rewards & sound,
         bad_observations=before.bad_observations | now.bad_observations & sound,
+        lost=before.lost | now.lost,
     )
 
 
@@ -246,6 +249,8 @@ def collect_rollouts(
     """One rollout of every learner, with its peer targets."""
     env, learner, config, shards = parts.env, parts.learner_for(horizon), parts.config, parts.shards
     key_collect, _ = iteration_keys(keys, iteration)
+    if config.revives:
+        cohort, envs = abandon_broken(env, learner, cohort, envs)
     if config.hard_resets:
         key_reset = jax.vmap(jax.random.fold_in, (0, None))(key_collect, RESETS)
         cohort, envs = restart_envs(env, learner, key_reset, cohort, envs, shards)
@@ -261,7 +266,10 @@ def update_learners(
     learner_axis = Rollout(1, 1, 1, 1, 1, 1, last_obs=0, peer_targets=1, episode_starts=1)
     learner = parts.learner_for(horizon)
     update = trees.vmap_in_groups(parts.group, learner.update, in_axes=(0, 0, learner_axis))
-    cohort, metrics = update(key_update, cohort, rollout)
+    before = cohort
+    cohort, metrics = update(key_update, before, rollout)
+    if parts.config.on_nan == "restart":
+        cohort = undo_lost_updates(before, cohort)
     last = jax.tree.map(lambda x: x[None], rollout.last_obs)
     counts = (
         num_bad(rollout.reward),
@@ -269,7 +277,8 @@ def update_learners(
         jnp.sum(rollout.valid, (0, 2), dtype=jnp.int32),
     )
     bad_rewards, bad_observations, valid_steps = psum(counts, (DATA,) if parts.shards > 1 else ())
-    return cohort, Progress(metrics, valid_steps, bad_rewards > 0, bad_observations > 0)
+    lost = ~jnp.isfinite(metrics["loss/total"])
+    return cohort, Progress(metrics, valid_steps, bad_rewards > 0, bad_observations > 0, lost)
 
 
 def num_bad(x: Array) -> Array:

@@ -75,6 +75,7 @@ class Report(NamedTuple):
     metrics: dict[str, np.ndarray]  # (L,) each
     bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was not finite
     bad_observations: np.ndarray  # (L,) bool: an observation since the last report was not finite
+    lost: np.ndarray  # (L,) bool: a loss since the last report was not finite
     clock: Clock
     state: TrainState  # a replay in it is valid until the next report
     trainer: Trainer  # the parts of the run: its learner, environment, exchange and settings
@@ -133,6 +134,7 @@ def progress_reports(
     waiting = waiting or Waiting()
     began = time.perf_counter()
     iteration, count, valid_steps, eval_seconds = int(state.iteration), 1, 0, 0.0
+    lost = np.zeros(config.learners, bool)  # since the last report that is due
     if profile:
         advance = waiting.call("compiling", profiled, trainer.stages, state, profile)
     else:
@@ -153,7 +155,11 @@ def progress_reports(
         evaluated = bool(interludes.eval_every) and config.reaches(iteration, interludes.eval_every)
         last = iteration == config.num_iterations
         due = evaluated or last or iteration % config.report_every == 0
-        metrics = progress.metrics | score_metrics(trainer.parts.recipe.spec, state.envs.episodes)
+        lost = lost | progress.lost
+        scores = score_metrics(trainer.parts.recipe.spec, state.envs.episodes)
+        metrics = progress.metrics | without_lost(scores, is_lost(config, progress.metrics))
+        if config.learners > 1:
+            metrics["lost"] = lost
         if due or selected:
             hypers = fetch(state.cohort.hypers)
             metrics |= {f"hypers/{name}": getattr(hypers, name) for name in config.evolving}
@@ -175,13 +181,25 @@ def progress_reports(
             metrics=metrics,
             bad_rewards=progress.bad_rewards,
             bad_observations=progress.bad_observations,
+            lost=progress.lost,
             clock=Clock(now - began, compile_seconds, valid_steps, eval_seconds),
             state=state,
             trainer=trainer,
         )
+        lost = lost & (not due)
         if profile:
             profile.add("logging", time.perf_counter() - now)
         count = broadcast_from_first(max(1, min(2 * count, int(PROGRESS_SECONDS * count / spent))))
+
+
+def is_lost(config: TrainConfig, metrics: dict[str, np.ndarray]) -> np.ndarray:
+    """Which learners are lost after an iteration with these metrics, (L,)."""
+    return ~np.isfinite(metrics["loss/total"]) & (config.on_nan != "restart")
+
+
+def without_lost(scores: dict[str, np.ndarray], lost: np.ndarray) -> dict[str, np.ndarray]:
+    """Scores in which lost learners have none: what their environments still count is not theirs."""
+    return {name: x if name == "episodes" else np.where(lost, np.nan, x) for name, x in scores.items()}
 
 
 def next_boundary(config: TrainConfig, interludes: Interludes, iteration: int) -> int:

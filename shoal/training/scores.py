@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 
 from shoal.distributed.processes import fetch
+from shoal.exchanges.soundness import is_sound
 from shoal.ops import trees
 from shoal.training.rollout import Episodes
 from shoal.types import EnvSpec, Learner, LearnerState, Scores, Tree
@@ -34,10 +35,12 @@ def disagreement(learner: Learner, cohort: LearnerState, obs: Tree) -> dict[str,
     """How far each learner's parameters are from the mean, and its policy from some others'.
 
     The others are up to `PEERS` learners, evenly spaced along the cohort; policies are compared at the
-    learner's observations (L, E, ...).
+    learner's observations (L, E, ...). Lost learners do not count.
     """
     params, _ = trees.as_matrix(cohort.params)
-    metrics = {"disagreement/params": jnp.linalg.norm(params - jnp.mean(params, 0, keepdims=True), axis=1)}
+    sound = is_sound(cohort)
+    mean = jnp.sum(jnp.where(sound[:, None], params, 0.0), 0, keepdims=True) / jnp.sum(sound)
+    metrics = {"disagreement/params": jnp.linalg.norm(params - mean, axis=1)}
     if learner.distance is None:
         return metrics
     num_learners = params.shape[0]
@@ -47,9 +50,13 @@ def disagreement(learner: Learner, cohort: LearnerState, obs: Tree) -> dict[str,
     def distance_to(shift):
         others = jax.tree.map(lambda x: jnp.roll(x, shift, 0), policies(cohort))
         distance = jax.vmap(learner.distance)(policies(cohort), others, obs)
-        return jnp.mean(distance, tuple(range(1, distance.ndim)))
+        distance = jnp.mean(distance, tuple(range(1, distance.ndim)))
+        counts = jnp.roll(sound, shift)
+        return jnp.where(counts, distance, 0.0), counts
 
-    return metrics | {"disagreement/policy": jnp.mean(jnp.stack([distance_to(s) for s in shifts]), 0)}
+    distances, counts = zip(*map(distance_to, shifts), strict=True)
+    total = jnp.sum(jnp.stack(distances), 0)
+    return metrics | {"disagreement/policy": total / jnp.sum(jnp.stack(counts), 0)}
 
 
 def score_metrics(spec: EnvSpec, episodes: Episodes) -> dict[str, np.ndarray]:

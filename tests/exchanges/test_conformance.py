@@ -288,6 +288,30 @@ def test_finite_learners_stay_finite(name):
         assert finite((state, cohort, metrics))
 
 
+@every_exchange
+def test_a_lost_learner_is_an_absent_one(name):
+    """A weight that is NaN in one, a moment that is infinite in another: nothing of it reaches the others."""
+    exchange, state, cohort = case(name)
+    others = np.arange(NUM_LEARNERS) < 4
+    expected = meet(exchange, KEY, state, cohort, scores()._replace(present=others))
+    lost = cohort._replace(
+        params=spoiled(cohort.params, 4, np.nan), opt_state=spoiled(cohort.opt_state, 5, np.inf)
+    )
+    found = meet(exchange, KEY, state, lost, scores())
+    assert bits(picked(found[1:], others)) == bits(picked(expected[1:], others))
+    assert bits(picked(found[1], ~others)) == bits(picked(lost, ~others))
+    assert bits(found[0].shared) == bits(expected[0].shared)
+
+
+def spoiled(tree, learner, number):
+    """With that number as the first one of the first real array of a learner."""
+    leaves, structure = jax.tree.flatten(tree)
+    index = next(i for i, x in enumerate(leaves) if np.issubdtype(x.dtype, np.floating))
+    leaves[index] = np.array(leaves[index])
+    leaves[index][learner].flat[0] = number
+    return jax.tree.unflatten(structure, leaves)
+
+
 @pytest.mark.parametrize("name", cases(SYMMETRIC))
 def test_permuted_learners_give_the_permuted_result(name):
     exchange, state, cohort = case(name)

@@ -263,6 +263,29 @@ def test_the_absent_and_the_unscored_are_left_alone():
         assert member(after, learner) == member(cohort(), learner)
 
 
+def test_a_lost_learner_becomes_the_best_and_is_changed():
+    """Whatever it scores: learner 0, which would be the champion, and learner 3 are lost."""
+    run = halves(evolve=True).begin()
+    params = jax.tree.map(np.array, run.learners.params)
+    for learner, number in ((0, np.nan), (3, np.inf)):
+        jax.tree.leaves(params)[0][learner].flat[0] = number
+    run.learners = run.learners._replace(params=params)
+    assert run.meet(scores()) == [1, 1, 1, 1]
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(run.learners.params))
+    rates = run.learners.hypers.learning_rate
+    assert rates[0] != rates[1] != rates[3]
+
+
+def test_where_all_others_are_lost_nobody_is_replaced_before_someone_has_a_score():
+    run = halves().begin()
+    params = jax.tree.map(
+        lambda x: np.where(np.arange(4).reshape(4, *[1] * (x.ndim - 1)) > 0, np.nan, x), run.learners.params
+    )
+    run.learners = run.learners._replace(params=params)
+    assert run.meet(scores(returns=(np.nan, 1, 2, 3))) == [0, 1, 2, 3]
+    assert run.meet(scores(returns=(5, 1, 2, 3))) == [0, 0, 0, 0]
+
+
 def test_the_first_meetings_pass_without_a_selection():
     run, replaced = Population(truncation(0.5), {}, warm_up=2, min_episodes=10), []
     for _ in range(4):

@@ -284,26 +284,36 @@ def test_learners_lost_to_nan_are_reported_once_each():
 
 
 def test_a_bad_observation_is_named_when_its_learner_is_lost():
-    """A replay brings learner 1's observation up two reports later; learner 0's loss is its own."""
+    """Learner 1's observation is left out of its replay, but it is lost two reports later."""
     lost = DivergenceCheck()
-    lost.check(report_with(1, [1, 1], bad=[False, True]))
+    with pytest.warns(RuntimeWarning, match="gave learner 1 an observation .* left out of the replay"):
+        lost.check(report_with(1, [1, 1], bad=[False, True]))
     lost.check(report_with(2, [1, 1]))
     with pytest.warns(
         RuntimeWarning, match="learner 1 diverged near step 3: Robot-v0 gave an observation that"
     ):
         lost.check(report_with(3, [1, nan]))
     alone = DivergenceCheck()
-    with pytest.warns(RuntimeWarning, match="learner 0 diverged near step 1: the loss is not finite"):
+    with pytest.warns(RuntimeWarning) as caught:
         alone.check(report_with(1, [nan, 1], bad=[False, True]))
+    assert str(caught[-1].message).startswith("learner 0 diverged near step 1: the loss is not finite")
 
 
-def report_with(step, loss, bad=False):
+def test_a_run_that_is_to_stop_stops_at_the_first_lost_learner():
+    with pytest.raises(ShoalError, match="learner 1 diverged near step 7"):
+        DivergenceCheck().check(report_with(7, [1, nan, 1], on_nan="stop"))
+    with pytest.warns(RuntimeWarning, match="learner 0, 1 diverged near step 7: .*; the update is undone"):
+        DivergenceCheck().check(report_with(7, [nan, nan], on_nan="restart"))
+
+
+def report_with(step, loss, bad=False, on_nan="drop"):
     metrics = {"loss/total": np.array(loss, np.float32)}
-    parts = SimpleNamespace(config=SimpleNamespace(env="Robot-v0"))
+    parts = SimpleNamespace(config=SimpleNamespace(env="Robot-v0", on_nan=on_nan))
     return SimpleNamespace(
         step=step,
         metrics=metrics,
         bad_rewards=np.zeros(len(loss), bool),
         bad_observations=np.broadcast_to(bad, len(loss)),
+        lost=~np.isfinite(metrics["loss/total"]),
         trainer=SimpleNamespace(parts=parts),
     )

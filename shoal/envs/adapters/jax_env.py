@@ -78,6 +78,7 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
             render=render,
             restart=lambda keys, batch: reset(keys, batch.params),
             renew=lambda seeds: None,
+            abandon=lambda batch, rows: batch._replace(over=batch.over | rows),
         )
 
     def reset(keys: Array, params: Tree) -> tuple[BatchState, TimeStep]:

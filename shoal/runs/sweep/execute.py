@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shoal.runs import checkpoint, saving
-from shoal.runs.divergence import AllDiverged
+from shoal.runs.divergence import Diverged
 from shoal.runs.metrics import read_metrics
 from shoal.runs.session import Finished, Session, open_session
 from shoal.runs.sweep.halving import num_kept, promote, rungs_of
@@ -81,7 +81,7 @@ def train_job(session: Session, until: int, train: Train) -> None:
     """Train a program to a step; one whose learners have all diverged ends where they did."""
     try:
         finished = train(session, until)
-    except AllDiverged:
+    except Diverged:
         return
     if finished.step < until:
         raise Interrupted
