@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def from_preset(config: TrainConfig) -> tuple[str | None, dict[str, Any]]:
     """
     algo = name_of(config.algo)
     names = (None, *names_of_presets(config.env, algo), NO_PRESET)
-    found = [(name, _changes(config, _preset(config.env, algo, name))) for name in names]
+    found = [(name, _changes(config, _fitted(config, _preset(config.env, algo, name)))) for name in names]
     return min(found, key=lambda pair: len(pair[1]) + (pair[0] is not None))
 
 
@@ -98,6 +99,14 @@ def _preset(env: str, algo: str, name: str | None) -> dict[str, Any]:
     elif name != NO_PRESET:
         said = named_settings(env, name, algo)
     return flatten(ExchangeConfig()) | to_settings(from_settings({"env": env, "algo": algo} | said))
+
+
+def _fitted(config: TrainConfig, base: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A preset with the number of minibatches that is taken where its own does not divide the samples."""
+    if "num_minibatches" not in base:
+        return base
+    whole = replace(config.algo, num_minibatches=1)
+    return {**base, "num_minibatches": whole.most_minibatches(base["num_minibatches"])}
 
 
 def _changes(config: TrainConfig, base: Mapping[str, Any]) -> dict[str, Any]:

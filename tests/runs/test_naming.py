@@ -49,6 +49,13 @@ def test_a_name_says_what_differs_from_the_preset(settings, name):
     assert folder_name(preset("CartPole-v1", **settings)) == f"CartPole-v1__ppo__s1{name}"
 
 
+def test_a_number_of_minibatches_that_nobody_gave_is_not_in_the_name():
+    """The preset's 64 do not divide 16 environments, which a recurrent policy needs."""
+    name = lambda **settings: folder_name(preset("Acrobot-v1", memory="gru", **settings))
+    assert name() == "Acrobot-v1__ppo__s1__memory-gru"
+    assert name(num_minibatches=4) == "Acrobot-v1__ppo__s1__num_minibatches-4__memory-gru"
+
+
 def test_a_named_preset_is_named_and_so_are_the_defaults():
     name = lambda param_name, **settings: folder_name(preset("MountainCar-v0", param_name, **settings))
     assert name("curiosity") == "MountainCar-v0__ppo__s1__curiosity-preset"
