@@ -76,6 +76,15 @@ PRIORS: dict[str, Prior] = {
 """The default priors."""
 
 
+def names_of(texts: Iterable[str]) -> list[str]:
+    """The names that `read_priors` takes priors of.
+
+    >>> names_of(["gamma", "learning_rate=log 1e-4 1e-3"])
+    ['gamma', 'learning_rate']
+    """
+    return [str(text).partition("=")[0].strip() for text in texts]
+
+
 def read_priors(names: Iterable[str]) -> dict[str, Prior]:
     """Priors by name, each from `name`, which takes the default prior, or `name=KIND LOW HIGH`.
 
@@ -166,7 +175,7 @@ def check_names(names: Iterable[str], hypers: Tree) -> None:
     """Raise where a learner has no hyperparameter of a name."""
     if unknown := [name for name in names if name not in hypers._fields]:
         known = ", ".join(hypers._fields)
-        raise ShoalError(f"no hyperparameters are called {', '.join(unknown)}; there are {known}")
+        raise ShoalError(f"{', '.join(unknown)} cannot change while training; these can: {known}")
 
 
 def _one_of(numbers: Sequence[float], key: Array, shape: tuple[int, ...]) -> Array:

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
-from shoal.exchanges.exploration import Prior, read_priors
+from shoal.exchanges.exploration import Prior, names_of, read_priors
 from shoal.exchanges.population import check_hyper_plan
 from shoal.exchanges.registry import check_exchange, mixes, penalises, selects
 from shoal.learners.ppo import PPOConfig
@@ -117,7 +117,7 @@ class TrainConfig:
             raise ShoalError("network.split_start does not work with frame_stack; leave one of them out")
         if sum(map(selects, self.exchanges)) > 1:
             raise ShoalError("several exchanges select learners; keep one of them")
-        if idle := [name for name in read_priors(self.evolve) if name in self.idle]:
+        if idle := [name for name in names_of(self.evolve) if name in self.idle]:
             raise ShoalError(f"evolve {idle[0]} has no effect; it needs {self.idle[idle[0]]}")
         if self.hyper_plan is not None:
             check_hyper_plan(self.hyper_plan)

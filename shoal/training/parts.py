@@ -13,7 +13,7 @@ from shoal.envs.worlds.parameters import default_worlds, draw_worlds, read_world
 from shoal.errors import ShoalError
 from shoal.exchanges.combinators import chain, part_names
 from shoal.exchanges.config import ExchangeContext
-from shoal.exchanges.exploration import check_names
+from shoal.exchanges.exploration import check_names, names_of
 from shoal.exchanges.population import follow_hyper_plan
 from shoal.exchanges.registry import make_exchange
 from shoal.imports import import_attribute
@@ -65,6 +65,7 @@ def make_exchange_for(
 ) -> Exchange:
     """The exchange of a run."""
     state = jax.eval_shape(learner.init, jax.random.key(0))
+    check_names(names_of(config.evolve), state.hypers)  # before a prior is asked for
     check_names(config.evolving, state.hypers)
     if config.algo.prox_coef and config.parts and "encoder" in part_names(state.params) - config.parts:
         raise ShoalError("prox_coef needs an exchange of the encoder, too; add it to --parts")

@@ -203,7 +203,13 @@ def test_a_run_without_a_lineage_cannot_be_replayed(replay, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--evolve", "luck"], "luck has no default prior: give one, e.g. luck=log 1e-5 1e-2"),
+        (["--evolve", "luck"], "luck cannot change while training; these can: learning_rate"),
+        (
+            ["--evolve", "update_epochs"],
+            "update_epochs cannot change while training; these can: learning",
+        ),
+        (["--evolve", "kl_goal=log 0 1", "--objective", "kl"], "prior 'log 0 1': bounds must be above 0"),
+        (["--evolve", "kl_goal", "--objective", "kl"], "no default prior: give one, e.g. kl_goal=log 1e-5"),
         (["--evolve", "gamma=log 1"], "prior 'log 1': needs two numbers"),
         (["--evolve", "gamma=log 0 1"], "prior 'log 0 1': bounds must be above 0"),
         (["--evolve", "gamma=normal 0 1"], "begin with one of uniform, log, one-minus-log, choice"),

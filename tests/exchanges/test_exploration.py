@@ -308,8 +308,8 @@ def test_errors_say_what_is_wrong():
     run = lambda priors=SOME, **settings: explore(
         priors, jax.random.key(0), cohort(2), np.ones(2, bool), **settings
     )
-    known = "there are learning_rate, gamma, ent_coef, inner"
-    with pytest.raises(ShoalError, match=f"^no hyperparameters are called beta, tau; {known}$"):
+    known = "these can: learning_rate, gamma, ent_coef, inner"
+    with pytest.raises(ShoalError, match=f"^beta, tau cannot change while training; {known}$"):
         run({"beta": PRIORS["gamma"], **SOME, "tau": PRIORS["gamma"]})
     for rate in (-0.1, 1.1, float("nan")):
         with pytest.raises(ShoalError, match=f"^resample must be between 0 and 1, not {rate}$"):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import jax
 import numpy as np
@@ -45,10 +45,32 @@ def read_axes(algo: str, grid: Mapping[str, Sequence[Any]], priors: Iterable[str
     for text in priors:
         name, equals, prior = str(text).partition("=")
         short = next((old for old, new in SHORT_NAMES.items() if new == name and old in PRIORS), name)
+        full = _full_name(name.strip(), algo, known)
         if not equals and short not in PRIORS:
-            raise ShoalError(f"{name} has no default prior: give one, e.g. {name}=log 1e-5 1e-2")
-        _add(axes, _full_name(name.strip(), algo, known), read_prior(prior) if equals else PRIORS[short])
+            raise ShoalError(f"{name} has no default prior; {_advice(name, known[full])}")
+        found = read_prior(prior) if equals else PRIORS[short]
+        if not _takes(known[full], float) and not found.choices:
+            raise ShoalError(f"{name} cannot be drawn from {prior!r}; {_advice(name, known[full])}")
+        _add(axes, full, found)
     return axes
+
+
+def _advice(name: str, hint: Any) -> str:
+    """How a sweep can vary a setting of this type.
+
+    >>> _advice("update_epochs", int), _advice("norm_obs", bool)
+    ('give one, e.g. update_epochs=choice 1 2 4', 'list its values instead: --grid norm_obs=VALUE,VALUE')
+    """
+    if _takes(hint, float):
+        return f"give one, e.g. {name}=log 1e-5 1e-2"
+    if _takes(hint, int):
+        return f"give one, e.g. {name}=choice 1 2 4"
+    return f"list its values instead: --grid {name}=VALUE,VALUE"
+
+
+def _takes(hint: Any, kind: type) -> bool:
+    """Whether a setting of this type can be of a kind."""
+    return kind in (hint, *get_args(hint))
 
 
 def read_grid(texts: Iterable[str]) -> dict[str, list[str]]:

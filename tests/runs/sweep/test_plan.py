@@ -109,11 +109,29 @@ def test_bad_grids_are_refused(texts, complaint):
         ({"random": None, "tpe": 4, "priors": ["num_steps=choice 16 32"]}, "a program for each value"),
         ({"random": None, "tpe": 4, "priors": ["gamma"], "halving": True}, "whole trials"),
         ({"random": 4, "tpe": None, "priors": ["gamma"], "batch": 3}, "no room for 4 seeds"),
+        (
+            {"random": 2, "tpe": None, "priors": ["update_epochs"]},
+            "give one, e.g. update_epochs=choice 1 2 4$",
+        ),
+        (
+            {"random": 2, "tpe": None, "priors": ["update_epochs=log 1 8"]},
+            "be drawn from 'log 1 8'; give one",
+        ),
+        (
+            {"random": 2, "tpe": None, "priors": ["norm_obs"]},
+            "list its values instead: --grid norm_obs=VALUE",
+        ),
+        ({"random": 2, "tpe": None, "priors": ["kl_goal"]}, "prior; give one, e.g. kl_goal=log 1e-5 1e-2$"),
     ],
 )
 def test_bad_plans_are_refused(how, complaint):
     with pytest.raises(ShoalError, match=complaint):
         make_plan(BASE, {}, **how).describe()
+
+
+def test_what_the_complaints_suggest_is_taken():
+    suggested = ["update_epochs=choice 1 2 4", "kl_goal=log 1e-5 1e-2"]
+    assert len(draw_trials(read_axes("ppo", {}, suggested), 3, seed=1, algo="ppo")) == 3
 
 
 def test_learners_of_a_sweep_train_alone():
