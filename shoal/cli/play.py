@@ -42,6 +42,8 @@ def main(arguments: list[str]) -> int:
     """Write or show one episode."""
     options = read_arguments(Play, "shoal play", arguments)
     run = choose_run(options.run)
+    if options.human:
+        show.display()  # before the episode is played
     STATUS.show("playing")
     played = load(run).play(
         options.learner, options.checkpoint, sampled=options.sampled, seed=options.seed, steps=options.steps

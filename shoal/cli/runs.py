@@ -20,7 +20,7 @@ from shoal.runs.progress import format_large, format_return
 
 @dataclass(frozen=True)
 class Runs:
-    """List runs, newest first: state, steps, mean and best return, settings that differ from the preset."""
+    """List runs, newest first: state, steps, returns, settings that differ from the preset."""
 
     folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[FOLDER ...]")] = ()
     """Where to look; runs/ unless given."""
@@ -56,7 +56,10 @@ def as_json(row: RunRow) -> dict[str, Any]:
 
 def table(rows: Sequence[RunRow]) -> list[str]:
     """A line for each run."""
-    cells = [("state", "steps", "mean", "best", "changed", "run (settings)"), *map(_cells, rows)]
+    heads = ("state", "steps", "mean", "best learner", "best evaluated", "changed", "run (settings)")
+    cells = [heads, *map(_cells, rows)]
+    if all(row.best_evaluation is None for row in rows):
+        cells = [line[:4] + line[5:] for line in cells]
     widths = [max(map(len, column)) for column in list(zip(*cells, strict=True))[:-1]]
     return ["  ".join([*map(str.ljust, line, widths), line[-1]]) for line in cells]
 
@@ -66,13 +69,14 @@ def _cells(row: RunRow) -> tuple[str, ...]:
     name = str(row.folder.relative_to(ROOT) if row.folder.is_relative_to(ROOT) else row.folder)
     ago = age(time.time() - row.changed)
     if row.state == "damaged":
-        return row.state, "", "", "", ago, f"{name} ({row.error})"
+        return row.state, "", "", "", "", ago, f"{name} ({row.error})"
     said = [f"{SHORT.get(key, key)} {_brief(value)}" for key, value in (row.settings or {}).items()]
     return (
         row.state,
         f"{format_large(row.step)} of {format_large(row.steps)}",
         _score(row.return_mean),
         _score(row.best_return),
+        _score(row.best_evaluation),
         ago,
         name if row.in_name else f"{name} ({', '.join([row.env, row.algo, *said])})",
     )

@@ -66,13 +66,13 @@ def recorded(folder: Path) -> None:
 
 
 def evaluated(summary: Mapping[str, Any]) -> None:
-    """The last evaluation of a run, and the best one where that is another."""
+    """The last evaluation of a run, and what the best learner ever had in one."""
     if "evaluation" not in summary:
         return
     last, best = summary["evaluation"], summary["best_evaluation"]
     print(f"{describe_scores(np.asarray(last['return_mean']))} in the last evaluation")
-    if best != last:
-        print(f"{describe_scores(np.asarray(best['return_mean']))} in the best one, at step {best['step']:,}")
+    which = f", by learner {best['best_learner']}" * (len(best["return_mean"]) > 1)
+    print(f"best {format_return(best['best_return'])} in the evaluation at step {best['step']:,}{which}")
 
 
 def given_up(finished: Finished) -> None:
@@ -150,17 +150,26 @@ def _by_agent(results: Sequence[Evaluation]) -> Table:
     return table
 
 
-def window(frames: Sequence[np.ndarray], fps: int) -> None:
-    """Show pictures in a window until they end or it is closed."""
+def display() -> Any:
+    """pygame, where it can show a window; without a screen it would draw where nobody sees it."""
     try:
         import pygame
     except ImportError as error:
         raise ShoalError("a window needs pygame: pip install pygame-ce") from error
-    height, width = frames[0].shape[:2]
     try:
-        screen = pygame.display.set_mode((width, height))
+        pygame.display.init()
     except pygame.error as error:
         raise ShoalError(f"cannot open a window here ({error}); use --gif or --mp4") from error
+    if pygame.display.get_driver() in ("offscreen", "dummy"):
+        raise ShoalError("cannot open a window: there is no display here; use --gif or --mp4")
+    return pygame
+
+
+def window(frames: Sequence[np.ndarray], fps: int) -> None:
+    """Show pictures in a window until they end or it is closed."""
+    pygame = display()
+    height, width = frames[0].shape[:2]
+    screen = pygame.display.set_mode((width, height))
     clock = pygame.time.Clock()
     for frame in frames:
         if any(event.type == pygame.QUIT for event in pygame.event.get()):

@@ -62,7 +62,7 @@ class OffPolicyConfig:
     activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "relu"
     """Activation between layers."""
     clip_obs: float = 10.0
-    """Bound on standardised observations."""
+    """Bound on standardised observations; without norm_obs it does nothing."""
     prox_coef: float = 0.0
     """Weight of the squared distance to the parameters last received (FedProx)."""
     optimiser: Literal["adam", "sgd"] = "adam"

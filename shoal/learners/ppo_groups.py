@@ -143,7 +143,7 @@ class InputsConfig:
     """Bounds on observations and rewards that the learner sees; augmentation of observations."""
 
     clip_obs: float = 10.0
-    """Bound on standardised observations."""
+    """Bound on standardised observations; without norm_obs it does nothing."""
     clip_reward: float | None = None
     """Bound on rewards that the learner sees, after scaling; scores stay raw."""
     reward_floor: float | None = None

@@ -32,8 +32,9 @@ class RunRow(NamedTuple):
     algo: str = ""
     step: int = 0  # per learner
     steps: int = 0  # of the whole run
-    return_mean: float | None = None  # of all learners
-    best_return: float | None = None  # of the best one
+    return_mean: float | None = None  # of all learners, over the last 100 episodes
+    best_return: float | None = None  # of the best one of them
+    best_evaluation: float | None = None  # of the best learner in the best evaluation
     settings: dict[str, Any] | None = None  # that differ from the preset
     in_name: bool = False  # whether the folder's name says environment, algorithm and these settings
     error: str = ""  # why it is damaged
@@ -78,6 +79,7 @@ def describe(folder: Path) -> RunRow:
             steps=config.steps_after(config.num_iterations),
             return_mean=float(known.mean()) if known.size else None,
             best_return=float(known.max()) if known.size else None,
+            best_evaluation=summary.get("best_evaluation", {}).get("best_return"),
             settings=({"preset": base} if base else {}) | settings,
             in_name=folder.name == full_name(config),
         )

@@ -10,6 +10,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.loop import Interludes, Report
 from shoal.training.program import Trainer
 from shoal.training.rollout import WINDOW
+from shoal.training.scores import best_learner
 from shoal.training.validation import make_validation
 
 SCORES = ("return_mean", "return_std", "length_mean")
@@ -21,8 +22,9 @@ FRESH: Mapping[str, Any] = {}
 class Watch:
     """Decides what to save and when to stop: from settings and scores, never from the time.
 
-    `last` and `best` are evaluations; `goal` is the return that was reached, with its step and the run's
-    `steps` then; None where there is none. `meta` is that of the checkpoint from which a run resumes.
+    `last` is an evaluation, and `best` the one with the best single learner; `goal` is the return that was
+    reached, with its step and the run's `steps` then; None where there is none. `meta` is that of the
+    checkpoint from which a run resumes.
     """
 
     def __init__(self, milestones: Milestones, config: TrainConfig, meta: Mapping[str, Any] = FRESH):
@@ -87,13 +89,21 @@ class Watch:
 
     def summary(self) -> dict[str, Any]:
         """What summary.json says of this."""
-        said = {"evaluation": self.last, "best_evaluation": self.best, "reached": self.goal}
-        return {name: value for name, value in said.items() if value is not None}
+        found = {"evaluation": self.last, "best_evaluation": self.best}
+        said = {name: with_best(evaluation) for name, evaluation in found.items() if evaluation is not None}
+        return said | ({} if self.goal is None else {"reached": self.goal})
 
 
 def scores_of(report: Report) -> np.ndarray:
     """The mean return of each learner, (L,): in the evaluation if there is one, else of its last episodes."""
     return report.metrics["eval/return_mean" if report.evaluated else "return_mean"]
+
+
+def with_best(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation, with its best learner and that one's mean return."""
+    returns = evaluation["return_mean"]
+    best = best_learner(returns)
+    return {**evaluation, "best_return": returns[best], "best_learner": best}
 
 
 def highest(scores: Any) -> float:

@@ -1,5 +1,6 @@
 """The program of a run: its parts, and its iterations compiled together."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -19,9 +20,11 @@ from shoal.distributed.mesh import (
     num_processes,
     to_device_order,
 )
+from shoal.distributed.processes import rank
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.nets.actor_critic import NetworkMaker
+from shoal.settings import changed, long_name, types
 from shoal.training.config import TrainConfig
 from shoal.training.iteration import (
     ROLLOUT_SPEC,
@@ -137,6 +140,13 @@ def first_state(spec: EnvSpec, init: Callable[[Start], TrainState], config: Trai
     return state._replace(cohort=state.cohort._replace(hypers=state.cohort.hypers._replace(**own)))
 
 
+def warn_of_idle(config: TrainConfig) -> None:
+    """Say where a bound on standardised observations is set, but they are not standardised."""
+    bound = long_name("clip_obs", types(type(config.algo)))
+    if bound in changed(config.algo) and not config.algo.norm_obs and rank() == 0:
+        warnings.warn("clip_obs has no effect without norm_obs; add --norm-obs", RuntimeWarning)
+
+
 def make_parts(
     config: TrainConfig,
     recipe: EnvRecipe | None,
@@ -148,6 +158,7 @@ def make_parts(
 ) -> Parts:
     """Everything an iteration needs, built."""
     config.check()
+    warn_of_idle(config)
     recipe = recipe or make(config.env, **config.options)
     devices = mesh if isinstance(mesh, Mesh) else mesh_for(config, recipe.spec, mesh)
     make_one = partial(make_learner, config, recipe.spec, network, devices.shape[DATA], learner)

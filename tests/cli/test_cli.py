@@ -190,6 +190,19 @@ def test_a_gif_of_the_environment_in_colour(run, capsys):
     assert (picture[..., 0] != picture[..., 2]).any()
 
 
+@pytest.mark.parametrize("driver", ["offscreen", "dummy"])
+def test_a_window_without_a_display_is_refused(driver, run, capsys, monkeypatch):
+    """As on a server: pygame then draws where nobody sees it, without a word."""
+    pygame = pytest.importorskip("pygame")
+    pygame.display.quit()
+    monkeypatch.setenv("SDL_VIDEODRIVER", driver)
+    assert shoal("play", run, "--human", "--gif", "out.gif", "--steps", "5") == 2
+    pygame.display.quit()
+    complaint = "shoal: cannot open a window: there is no display here; use --gif or --mp4"
+    assert capsys.readouterr().err.splitlines()[-1] == complaint
+    assert not Path("out.gif").exists()
+
+
 def test_plots(run, capsys):
     assert shoal("plot", run, "--out", "plots") == 0
     assert all(Path(line).exists() for line in capsys.readouterr().out.splitlines())

@@ -169,7 +169,7 @@ def test_the_table_and_the_list_for_programs(capsys):
     make_run(age=2, gamma=0.9, hidden=(32, 32), anneal_lr=False, ended={"interrupted": True}, steps=10**6)
     assert main(["runs", "runs"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["state", "steps", "mean", "best", "changed", "run", "(settings)"]
+    assert lines[0] == ["state", "steps", "mean", "best", "learner", "changed", "run", "(settings)"]
     ago = lines[1][6:9]
     assert lines[1] == [*["done", "2.05k", "of", "2.05k", "1.00", "1.50"], *ago, "demo", *DEMO.split()]
     assert lines[2][:6] == ["stopped", "2.05k", "of", "1M", "0.50", "0.50"]
@@ -181,6 +181,15 @@ def test_the_table_and_the_list_for_programs(capsys):
         {"learners": 2, "seed": 3, "memory.kind": "gru"},
     )
     assert (other["state"], other["settings"]["hidden"], other["return_mean"]) == ("stopped", [32, 32], 0.5)
+
+
+def test_the_table_has_evaluations_where_a_run_has_one(capsys):
+    make_run("seen", 1, ended={"best_evaluation": {"step": 1024, "best_return": 77.0}})
+    make_run("unseen", 2, ended={})
+    assert main(["runs"]) == 0
+    heads, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert heads[2:8] == ["mean", "best", "learner", "best", "evaluated", "changed"]
+    assert [line[4:7] for line in lines] == [["0.50", "0.50", "77.0"], ["0.50", "0.50", "-"]]
 
 
 DEMO = "(CartPole-v1, ppo, learners 2, seed 3, memory gru)"

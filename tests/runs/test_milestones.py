@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import gymnasium
@@ -10,6 +11,7 @@ import pytest
 
 import shoal
 from shoal.cli.main import main
+from shoal.cli.show import evaluated as evaluated_in
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.errors import ShoalError
 from shoal.runs import session
@@ -168,6 +170,20 @@ def test_what_reaches_the_goal(every, report, reached):
     watch.see(report)
     assert watch.reached == reached
     assert (watch.goal == {"return": 15.0, "step": 7, "steps": 320}) == reached
+
+
+def test_the_best_evaluation_is_that_of_the_best_learner_and_says_so(tmp_path, capsys):
+    """The last one has the higher mean; shown beside it, the best must not look worse."""
+    watch = Watch(Milestones(eval_every=100), replace(CONFIG, learners=2))
+    for evaluated in ([10.0, 90.0], [80.0, 80.0]):
+        watch.see(reported([0.0, 0.0], evaluated=evaluated))
+    summary = watch.summary()
+    assert (summary["best_evaluation"]["best_return"], summary["best_evaluation"]["best_learner"]) == (90, 1)
+    assert (summary["evaluation"]["best_return"], summary["evaluation"]["best_learner"]) == (80, 0)
+    evaluated_in(summary)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "return 80.0 (80.0 to 80.0) in the last evaluation"
+    assert printed[1] == "best 90.0 in the evaluation at step 7, by learner 1"
 
 
 def test_what_a_command_does_not_say_is_as_in_the_last_one(tmp_path):

@@ -1,6 +1,7 @@
 """Training: members and solo runs, one device and two, one learner lost and the others."""
 
 import sys
+from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 from shoal.errors import ShoalError
 from shoal.learners.ppo import PPOConfig
 from shoal.ops import trees
+from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import progress_reports, train
 from shoal.training.program import make_trainer
@@ -29,6 +31,16 @@ PPO = PPOConfig(
     norm_reward=True,
 )
 CONFIG = TrainConfig("CartPole-v1", algo=PPO, steps=16 * 24, learners=2, seed=3, reports=6)
+
+
+def test_a_bound_on_observations_that_are_not_standardised_is_said_to_do_nothing():
+    with pytest.warns(RuntimeWarning, match="^clip_obs has no effect without norm_obs; add --norm-obs$"):
+        make_trainer(with_clip_obs(norm_obs=False))
+    make_trainer(with_clip_obs(norm_obs=True))  # a warning is an error here
+
+
+def with_clip_obs(norm_obs):
+    return replace(CONFIG, algo=with_settings(PPO, norm_obs=norm_obs, clip_obs=5.0))
 
 
 @cache
