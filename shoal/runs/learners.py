@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,14 +14,14 @@ from shoal.exchanges.mixing import mean_learner
 from shoal.exchanges.registry import selects
 from shoal.imports import import_attribute
 from shoal.ops import trees
-from shoal.runs import checkpoint
+from shoal.runs import checkpoint, checkpoint_files
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.own import NO_PARTS, OwnParts, find_again
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Report
 from shoal.training.parts import make_learner
 from shoal.training.scores import best_learner
-from shoal.types import EnvRecipe, EnvSpec, Learner, LearnerState, Tree
+from shoal.types import EnvRecipe, EnvSpec, Learner, LearnerState
 
 
 class RunParts(NamedTuple):
@@ -67,40 +68,11 @@ def load_learners(
     config, recipe, learner, _ = parts
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.learners))
     like = {"cohort": jax.eval_shape(jax.vmap(learner.init), keys)}
-    arrays, meta = load_checkpoint(Path(folder), which, like, config.algo.rollout_size)
+    load = partial(checkpoint.load, like=like)
+    arrays, meta = checkpoint_files.find(Path(folder), which, load, config.algo.rollout_size)
     step = config.steps_after(meta["iteration"])
     scores = meta["scores"]
     return TrainedLearners(config, recipe, learner, arrays["cohort"], best_learner(scores), step, scores)
-
-
-def load_checkpoint(folder: Path, which: int | str, like: Tree, rollout_size: int) -> tuple[Tree, dict]:
-    """A checkpoint of a run: `latest`, `best`, or the one after the rollout in which a step was made."""
-    saved, steps = folder / "checkpoints", checkpoint.saved_steps(folder / "checkpoints")
-    if which in ("latest", "best"):
-        load = checkpoint.load_best if which == "best" else checkpoint.load_latest
-        if (loaded := load(saved, like)) is not None:
-            return loaded
-        if steps:
-            raise ShoalError(f"{folder} holds no checkpoint with a score yet; choose latest")
-        raise ShoalError(f"{folder} holds no checkpoint yet; train it first")
-    asked = read_step(which)
-    found = [step for step in steps if asked is not None and step - rollout_size < asked <= step]
-    if found:
-        return checkpoint.load(checkpoint.path_of(saved, found[0]), like)
-    there = ", ".join(map(str, ["latest", "best", *steps]))
-    raise ShoalError(f"no checkpoint {which} in {folder}; choose one of {there}")
-
-
-def read_step(text: int | str) -> int | None:
-    """A step as it is written, also as 50_000 or 5e4; None where it is none.
-
-    >>> read_step("5e4"), read_step("50_000"), read_step("first")
-    (50000, 50000, None)
-    """
-    try:
-        return int(float(text))
-    except (ValueError, OverflowError):
-        return None
 
 
 def learners_of(report: Report) -> TrainedLearners:

@@ -1,0 +1,271 @@
+"""The files of checkpoints: which there are, which is the best, what one holds; they are whole or absent.
+
+    checkpoints/step_000000512.safetensors    the leaves, named by their path in the tree
+    checkpoints/step_000000512.json           step, bytes, crc32, meta; written last, so it commits
+
+A checkpoint without its JSON file, or with another size or checksum than that file says, is corrupt: the one
+before it is used, with a warning. Nothing is pickled.
+"""
+
+import json
+import math
+import re
+import warnings
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import safetensors
+
+from shoal.errors import ShoalError
+from shoal.runs.files import TEMPORARY, disk_errors
+
+Loaded = TypeVar("Loaded")
+
+KEEP = 3
+"""How many of the newest checkpoints are kept, besides the best and those that say so."""
+
+DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+}
+"""The names safetensors gives to the types we store."""
+
+RENAMED = (
+    (r"^cohort/memory/", "cohort/private/"),
+    (r"^cohort/private/past/(?=num_steps$|replay/|tail/|warm$)", "cohort/private/buffer/"),
+    (r"^cohort/private/(buffer/)?replay/", r"cohort/private/\1ring/"),
+    (r"^cohort/private/(buffer/)?warm$", r"cohort/private/\1warming_up"),
+    (r"^cohort/private/wander$", "cohort/private/correlated_noise"),
+    (r"^exchange/rows/", "exchange/per_learner/"),
+    (r"^exchange/whole/", "exchange/shared/"),
+    (r"/owed(?=/|$)", "/residual"),
+)
+"""Leaves that version 0.1 named differently, as patterns applied one after the other."""
+
+_ALL_DAMAGED = "every checkpoint in {} is damaged; bring back a copy, or start over with --clobber"
+
+
+class CorruptCheckpoint(ShoalError):
+    """The files of a checkpoint are damaged or incomplete."""
+
+
+def read(path: Path) -> tuple[dict[str, dict], dict]:
+    """One checkpoint, by the path of either of its files: (leaves, meta).
+
+    A leaf has its `dtype` by safetensors' name, its `shape` and its `data` as bytes.
+    """
+    data = Path(path).with_suffix(".safetensors")
+    record = read_record(data)
+    with disk_errors("read", data):
+        contents = data.read_bytes()
+    if len(contents) != record["bytes"] or zlib.crc32(contents) != record["crc32"]:
+        raise CorruptCheckpoint(f"{data} is damaged: its size or checksum is not the one recorded")
+    stored = dict(safetensors.deserialize(contents))
+    return {current_name(name): leaf for name, leaf in stored.items()}, record["meta"]
+
+
+def latest(folder: Path, load: Callable[[Path], Loaded]) -> Loaded | None:
+    """The newest intact checkpoint as `load` reads it, or None where none was saved."""
+    return _load_first(folder, reversed(_saved(folder)), load)
+
+
+def best(folder: Path, load: Callable[[Path], Loaded]) -> Loaded | None:
+    """The intact checkpoint with the highest score, or None where none has a score."""
+    saved = _saved(folder)
+    committed = _committed(saved)
+    for data in saved:
+        if data not in committed:
+            warnings.warn(f"{data} is damaged or incomplete; it is not considered", RuntimeWarning)
+    if saved and not committed:
+        raise ShoalError(_ALL_DAMAGED.format(folder))
+    return _load_first(folder, reversed(_ranked(committed)), load)
+
+
+def find(folder: Path, which: int | str, load: Callable[[Path], Loaded], rollout_size: int) -> Loaded:
+    """A checkpoint of a run: `latest`, `best`, or the one after the rollout in which a step was made."""
+    saved, steps = folder / "checkpoints", saved_steps(folder / "checkpoints")
+    if which in ("latest", "best"):
+        if (loaded := (best if which == "best" else latest)(saved, load)) is not None:
+            return loaded
+        if steps:
+            raise ShoalError(f"{folder} holds no checkpoint with a score yet; choose latest")
+        raise ShoalError(f"{folder} holds no checkpoint yet; train it first")
+    asked = read_step(which)
+    found = [step for step in steps if asked is not None and step - rollout_size < asked <= step]
+    if found:
+        return load(path_of(saved, found[0]))
+    there = ", ".join(map(str, ["latest", "best", *steps]))
+    raise ShoalError(f"no checkpoint {which} in {folder}; choose one of {there}")
+
+
+def read_step(text: int | str) -> int | None:
+    """A step as it is written, also as 50_000 or 5e4; None where it is none.
+
+    >>> read_step("5e4"), read_step("50_000"), read_step("first")
+    (50000, 50000, None)
+    """
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError):
+        return None
+
+
+def array_of(leaf: dict) -> np.ndarray:
+    """A leaf that `read` found, as an array."""
+    dtype = DTYPES.get(leaf["dtype"], leaf["dtype"])
+    return np.frombuffer(leaf["data"], dtype).reshape(leaf["shape"])
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """The data of the checkpoint at a step."""
+    return Path(folder) / f"step_{step:09d}.safetensors"
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """The steps of all checkpoints that are complete, oldest first."""
+    return [record["step"] for record in _committed(_saved(folder)).values()]
+
+
+def lasting(folder: Path) -> dict[int, Path]:
+    """The newest checkpoint, the best and those that are `kept`, by their steps, oldest first."""
+    committed = _committed(_saved(folder))
+    chosen = {*list(committed)[-1:], *_ranked(committed)[-1:], *_for_good(committed)}
+    return {record["step"]: data for data, record in committed.items() if data in chosen}
+
+
+def newest_meta(folder: Path) -> dict | None:
+    """The record of the newest checkpoint whose record is intact, without reading its arrays."""
+    saved = _saved(folder)
+    records = _committed(saved)
+    if saved and not records:
+        raise ShoalError(_ALL_DAMAGED.format(folder))
+    return list(records.values())[-1]["meta"] if records else None
+
+
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint, from the names of the files alone; 0 where there is none."""
+    saved = _saved(folder)
+    return int(saved[-1].stem.removeprefix("step_")) if saved else 0
+
+
+def prune(folder: Path) -> None:
+    """Removes all but the newest KEEP checkpoints, the best and the `kept` ones, and files left by crashes.
+
+    Damaged checkpoints do not count; those older than the newest KEEP are removed.
+    """
+    saved = _saved(folder)
+    committed = _committed(saved)
+    if not committed:
+        return
+    newest = list(committed)[-KEEP:]
+    kept = {*newest, *_ranked(committed)[-1:], *_for_good(committed)}
+    with disk_errors("remove old checkpoints in", Path(folder)):
+        for data in saved[: saved.index(newest[0])]:
+            if data not in kept:
+                data.with_suffix(".json").unlink(missing_ok=True)
+                data.unlink(missing_ok=True)
+        for leftover in Path(folder).glob(f"{TEMPORARY}*"):
+            leftover.unlink(missing_ok=True)
+
+
+def _saved(folder: Path) -> list[Path]:
+    """The safetensors paths of every checkpoint with at least one file, oldest first."""
+    with disk_errors("read", Path(folder)):
+        names = [path.name for path in Path(folder).iterdir()] if Path(folder).exists() else []
+    matches = (re.fullmatch(r"step_(\d{9,})\.(safetensors|json)", name) for name in names)
+    steps = {int(match[1]) for match in matches if match}
+    return [path_of(folder, step) for step in sorted(steps)]
+
+
+def _committed(saved: Iterable[Path]) -> dict[Path, dict]:
+    """The records of the checkpoints with both files, of the right size."""
+    records = {}
+    for data in saved:
+        try:
+            record = read_record(data)
+            if data.stat().st_size == record["bytes"]:
+                records[data] = record
+        except (CorruptCheckpoint, OSError):
+            continue
+    return records
+
+
+def _for_good(records: dict[Path, dict]) -> list[Path]:
+    """The checkpoints that are `kept`."""
+    return [data for data, record in records.items() if record["meta"].get("kept")]
+
+
+def _ranked(records: dict[Path, dict]) -> list[Path]:
+    """The checkpoints with a finite score, worst first, those that were evaluated after the others.
+
+    Among equals the newer one is later.
+    """
+
+    def score(data: Path) -> tuple[bool, float] | None:
+        meta = records[data]["meta"]
+        value = meta.get("score")
+        known = isinstance(value, int | float) and math.isfinite(value)
+        return (bool(meta.get("evaluated")), value) if known else None
+
+    scored = [(value, data) for data in records if (value := score(data)) is not None]
+    return [data for _, data in sorted(scored, key=lambda pair: pair[0])]
+
+
+def _load_first(folder: Path, candidates: Iterable[Path], load: Callable[[Path], Loaded]) -> Loaded | None:
+    tried = 0
+    for data in candidates:
+        tried += 1
+        try:
+            return load(data)
+        except CorruptCheckpoint as error:
+            warnings.warn(f"{error}; using the checkpoint before it", RuntimeWarning)
+    if tried:
+        raise ShoalError(_ALL_DAMAGED.format(folder))
+    return None
+
+
+def read_record(data: Path) -> dict:
+    """The JSON file beside a checkpoint, checked."""
+    path = data.with_suffix(".json")
+    for file in (path, data):
+        if not file.exists():
+            raise CorruptCheckpoint(f"{data} is incomplete: {file} is missing")
+    with disk_errors("read", path):
+        contents = path.read_bytes()
+    try:
+        record = json.loads(contents)
+        checksum = record.pop("record_crc32")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise CorruptCheckpoint(f"{path} is damaged: it is not the JSON that was written") from None
+    if checksum != checksum_of(record):
+        raise CorruptCheckpoint(f"{path} is damaged: its checksum is not the one recorded")
+    return record
+
+
+def checksum_of(record: dict) -> int:
+    return zlib.crc32(json.dumps(record, sort_keys=True).encode())
+
+
+def current_name(name: str) -> str:
+    """The present name of a stored leaf.
+
+    >>> current_name("cohort/memory/past/replay/count")
+    'cohort/private/buffer/ring/count'
+    """
+    for old, new in RENAMED:
+        name = re.sub(old, new, name)
+    return name
