@@ -3,6 +3,7 @@
     python bench/export.py actions    # the same actions for 1,000 observations, or 500 steps with resets
     python bench/export.py scores     # the returns of `shoal eval` on the same starts
     python bench/export.py latency    # one observation on one core, beside Stable-Baselines3's predict
+    python bench/export.py start      # seconds of a process from its start to its first action
 
 Runs are in runs/export (--runs), trained where they are not there yet. `latency` needs the peers' own
 environment: bench/peers/setup.sh makes .venv-peers.
@@ -29,6 +30,7 @@ from jax import Array
 
 import shoal
 from shoal.runs.export.play import Policy
+from shoal.runs.learners import load_policy
 from shoal.training.evaluate import play_episodes
 from shoal.types import (
     Box,
@@ -117,29 +119,33 @@ def observations(space: Any, shape: tuple[int, ...], rng: np.random.Generator) -
     return parts
 
 
-def differences(run: shoal.Run, folder: Path) -> tuple[int, int, float]:
-    """Rows, steps, and how far the actions of `Run.policy` and of the exported files are apart at most."""
-    policy = run.policy()
+def differences(run: shoal.Run, folder: Path) -> tuple[int, int, float, float]:
+    """Rows, steps, and how far the actions of JAX are from NumPy's and from the files' at most."""
+    reference, policy = load_policy(run.folder, run.parts, "best", "latest"), run.policy()
     card = json.loads((folder / "policy.json").read_text())
     players = [Policy(folder, one["name"]) for one in card["policies"]]
     has_state = any(port["kind"] == "state" for player in players for port in player.inputs)
     rows, steps = (2, 500) if has_state else (1000, 1)
     agents = [player.card["agents"] for player in players]
     shape = (rows,) if agents[0] is None else (rows, sum(map(len, agents)))
-    rng, largest = np.random.default_rng(0), 0.0
+    rng, numpy_largest, onnx_largest = np.random.default_rng(0), 0.0, 0.0
+    apart = lambda a, b: float(np.max(np.abs(a - b)))
     for step in range(steps):
         parts = observations(policy.observation, shape, rng)
         if step and has_state:
             ended = rng.random(rows) < 0.05
             policy.reset(ended)
+            reference.reset(ended)
             for player, who in zip(players, agents, strict=True):
                 player.reset(np.repeat(ended, len(who or [0])))
-        expected = policy(parts if isinstance(policy.observation, dict) else parts["obs"])
+        given = parts if isinstance(policy.observation, dict) else parts["obs"]
+        expected = reference(given)
+        numpy_largest = max(numpy_largest, apart(policy(given), expected))
         for player, who in zip(players, agents, strict=True):
             of = lambda x, who=who: x if who is None else x[:, who].reshape(-1, *x.shape[2:])
             found = player({name: of(part) for name, part in parts.items()})
-            largest = max(largest, float(np.max(np.abs(found - of(expected)))))
-    return rows, steps, largest
+            onnx_largest = max(onnx_largest, apart(found, of(expected)))
+    return rows, steps, numpy_largest, onnx_largest
 
 
 def exported_learner(folder: Path) -> Learner:
@@ -187,17 +193,14 @@ def actions(runs: Path) -> None:
     """The table of actions."""
     for name, (observation, action) in MADE.items():
         shoal.register(name, made_up(name, observation, action))
-    print("| policy | environment | observations | largest difference |\n|---|---|---|---|")
+    print("| policy | environment | observations | NumPy | ONNX Runtime |\n|---|---|---|---|---|")
+    brief = lambda largest: f"{largest:.1e}" if largest else "0"
     for kind, (env, settings) in KINDS.items():
         run = shoal.run(env, folder=runs / "".join(x for x in kind if x.isalnum()), **settings)
         run.export()
-        rows, steps, largest = differences(run, run.folder / "export")
+        rows, steps, *largest = differences(run, run.folder / "export")
         amount = f"{rows} rows x {steps} steps with resets" if steps > 1 else f"{rows:,}"
-        print(
-            f"| {kind} | {env} | {amount} | {largest:.1e} |"
-            if largest
-            else f"| {kind} | {env} | {amount} | 0 |"
-        )
+        print(f"| {kind} | {env} | {amount} | {' | '.join(map(brief, largest))} |")
 
 
 def scores(runs: Path) -> None:
@@ -214,31 +217,68 @@ def scores(runs: Path) -> None:
 
 
 def latency(runs: Path) -> None:
-    """The table of latencies."""
-    print("| policy | Run.policy | ONNX Runtime (play.py) | SB3 predict |\n|---|---|---|---|")
+    """The table of latencies: the least of three medians each, measured in turn."""
+    print(
+        "| policy | JAX | NumPy (Run.policy) | ONNX Runtime (play.py) | SB3 predict |\n|---|---|---|---|---|"
+    )
     for kind, (env, _, settings) in PLAYED.items():
         run = shoal.run(env, folder=runs / kind, **settings)
         run.export()
-        policy, player = run.policy(), Policy(run.folder / "export")
-        obs = observations(policy.observation, (1,), np.random.default_rng(0))
-        calls, peer = 2000, ""
-        ours = min(median_time(lambda: policy(obs["obs"][0]), calls) for _ in range(3))  # noqa: B023
-        theirs = min(median_time(lambda: player(obs), calls) for _ in range(3))  # noqa: B023
-        if kind in SB3:
-            hidden = map(str, run.config.algo.hidden)
-            python = str(ROOT / ".venv-peers" / "bin" / "python")
-            command = [python, "bench/peers/predict.py", SB3[kind], "--hidden", *hidden]
-            lines = [subprocess.check_output(command, cwd=ROOT, text=True) for _ in range(3)]
-            peer = f"{min(json.loads(line)['microseconds'] for line in lines):.0f} us"
-        print(f"| {kind}, {env} | {ours:.0f} us | {theirs:.0f} us | {peer} |")
+        ours, player = run.policy(), Policy(run.folder / "export")
+        compiled = load_policy(run.folder, run.parts, "best", "latest")
+        obs = observations(ours.observation, (1,), np.random.default_rng(0))
+        one = obs["obs"][0]
+        calls: list[Callable[[], Any]] = [
+            lambda compiled=compiled, one=one: compiled(one),
+            lambda ours=ours, one=one: ours(one),
+            lambda player=player, obs=obs: player(obs),
+        ]
+        times = [[median_time(call, 2000) for call in calls] + [peer_time(kind, run)] for _ in range(3)]
+        best = [min(column) for column in zip(*times, strict=True)]
+        print(f"| {kind}, {env} | {' | '.join(f'{time:.0f} us' if time else '' for time in best)} |")
+
+
+def peer_time(kind: str, run: shoal.Run) -> float:
+    """Microseconds of Stable-Baselines3's predict with networks of the same sizes; 0 where it has none."""
+    if kind not in SB3:
+        return 0.0
+    python, hidden = str(ROOT / ".venv-peers" / "bin" / "python"), map(str, run.config.algo.hidden)
+    command = [python, "bench/peers/predict.py", SB3[kind], "--hidden", *hidden]
+    return json.loads(subprocess.check_output(command, cwd=ROOT, text=True))["microseconds"]
+
+
+def start(runs: Path) -> None:
+    """The table of starts: a new process, from its start to the first action and its end."""
+    run = shoal.run(PLAYED["CartPole"][0], folder=runs / "CartPole", **PLAYED["CartPole"][2])
+    folder, args = str(run.folder), "[0.0, 0.0, 0.05, 0.0]"
+    numpy = f"import shoal; shoal.load({folder!r}).policy()({args})"
+    compiled = (
+        "import shoal; from shoal.runs.learners import load_policy; from pathlib import Path; "
+        f"run = shoal.load({folder!r}); load_policy(run.folder, run.parts, 'best', 'latest')({args})"
+    )
+    programs = {
+        "nothing": "pass",
+        "NumPy alone": "import numpy",
+        "JAX": compiled,
+        "NumPy (Run.policy)": numpy,
+    }
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(5):
+        for name, code in programs.items():
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+            times[name].append(time.perf_counter() - began)
+    print("| process | seconds |\n|---|---|")
+    for name, seconds in times.items():
+        print(f"| {name} | {statistics.median(seconds):.2f} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("table", choices=["actions", "scores", "latency"])
+    parser.add_argument("table", choices=["actions", "scores", "latency", "start"])
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "export")
     options = parser.parse_args()
-    {"actions": actions, "scores": scores, "latency": latency}[options.table](options.runs)
+    {"actions": actions, "scores": scores, "latency": latency, "start": start}[options.table](options.runs)
 
 
 if __name__ == "__main__":

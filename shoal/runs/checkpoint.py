@@ -72,7 +72,7 @@ def load_best(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
     return best(folder, partial(load, like=like))
 
 
-def _named_leaves(tree: Tree) -> dict[str, Tree]:
+def named_leaves(tree: Tree) -> dict[str, Tree]:
     """Leaves by path, such as `params/layers/0/weight`. Python numbers become arrays."""
     named = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -94,7 +94,7 @@ def _is_key(leaf: Tree) -> bool:
 def _arrays(tree: Tree) -> dict[str, np.ndarray]:
     """The leaves on the host, keys as their raw bits."""
     arrays = {}
-    for name, leaf in _named_leaves(tree).items():
+    for name, leaf in named_leaves(tree).items():
         array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
         if array.dtype.name not in DTYPES.values():
             raise ShoalError(
@@ -105,7 +105,7 @@ def _arrays(tree: Tree) -> dict[str, np.ndarray]:
 
 
 def _restore(stored: dict[str, dict], like: Tree, data: Path) -> Tree:
-    wanted = _named_leaves(like)
+    wanted = named_leaves(like)
     parts = {name.split("/")[0] for name in wanted}
     surplus = {name for name in stored if name.split("/")[0] in parts} - wanted.keys()
     added = {name for name in wanted.keys() - stored.keys() if ADDED.match(name)}

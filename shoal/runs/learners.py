@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from shoal.errors import ShoalError
 from shoal.exchanges.mixing import mean_learner
 from shoal.exchanges.registry import selects
 from shoal.imports import import_attribute
 from shoal.ops import trees
 from shoal.runs import checkpoint, checkpoint_files
 from shoal.runs.config import from_settings, read_settings
+from shoal.runs.jax_policy import jax_policy
+from shoal.runs.numpy_policy import choose
 from shoal.runs.own import NO_PARTS, OwnParts, find_again
+from shoal.runs.policy import Policy
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Report
 from shoal.training.parts import make_learner
@@ -75,6 +77,30 @@ def load_learners(
     return TrainedLearners(config, recipe, learner, arrays["cohort"], best_learner(scores), step, scores)
 
 
+def load_policy(
+    folder: Path,
+    parts: RunParts,
+    learner: int | str,
+    which: int | str,
+    *,
+    sampled: bool = False,
+    seed: int = 0,
+) -> Policy:
+    """A learner of a run as a policy that acts in JAX."""
+    trained = load_learners(folder, which, parts)
+    state = trees.take(choose_learner(trained, learner)[1], 0)
+    num_frames = parts.config.frame_stack
+    return jax_policy(
+        parts.unstacked, parts.learner, state, num_frames=num_frames, sampled=sampled, seed=seed
+    )
+
+
+def load_values(folder: Path, parts: RunParts, learner: int | str, which: int | str) -> dict[str, np.ndarray]:
+    """The state of a learner by paths, as `numpy_policy.read_learner` gives it; also of the mean."""
+    _, cohort = choose_learner(load_learners(folder, which, parts), learner)
+    return checkpoint.named_leaves(trees.take(jax.device_get(cohort), 0))
+
+
 def learners_of(report: Report) -> TrainedLearners:
     """The learners as they are at a report."""
     parts, best = report.trainer.parts, best_learner(report.metrics["return_mean"])
@@ -94,15 +120,11 @@ def choose_learners(trained: TrainedLearners, which: int | str) -> tuple[list[in
         return list(range(num)), cohort
     if which == "mean":
         return ["mean"], mean_learner(cohort)
-    if which != "best" and not (which.isdigit() and int(which) < num):
-        raise ShoalError(f"no learner {which!r}; choose best, mean, all or 0 to {num - 1}")
-    index = trained.best if which == "best" else int(which)
+    index = choose(which, trained.best, num)
     return [index], trees.take(cohort, np.array([index]))
 
 
 def choose_learner(trained: TrainedLearners, which: int | str) -> tuple[int | str, LearnerState]:
     """Name and state, with a leading axis of one, of one learner."""
-    if which == "all":
-        raise ShoalError("one learner can play at a time, not all; choose best, mean or a number")
-    (name,), cohort = choose_learners(trained, which)
-    return name, cohort
+    name = which if which == "mean" else choose(which, trained.best, trained.config.learners)
+    return name, choose_learners(trained, name)[1]

@@ -1,16 +1,24 @@
 """A trained learner as a function: NumPy observations in, NumPy actions out."""
 
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from shoal.envs.frame_stack import append, fill
 from shoal.errors import ShoalError
-from shoal.ops import trees
-from shoal.training.evaluate import set_sampling
-from shoal.types import ActionSpace, Box, EnvSpec, Learner, LearnerState, Tree
+from shoal.spaces import ActionSpace, Box, ObservationSpace
+
+
+class Actor(NamedTuple):
+    """What acts in B rows at once.
+
+    begin(rows, obs) -> state                       before the first step of new episodes
+    act(step, state, obs, starts) -> action, state  `starts` (B,) says where an episode begins
+    """
+
+    begin: Callable[[int, Any], Any]
+    act: Callable[[int, Any, Any, np.ndarray], tuple[np.ndarray, Any]]
+    has_state: bool
 
 
 class Policy:
@@ -33,20 +41,16 @@ class Policy:
 
     def __init__(
         self,
-        spec: EnvSpec,
-        learner: Learner,
-        state: LearnerState,
-        *,
-        num_frames: int = 1,
-        sampled: bool = False,
-        seed: int = 0,
+        name: str,
+        observation: ObservationSpace,
+        action: ActionSpace,
+        actor: Actor,
+        agents: int | None = None,
     ):
-        """`spec` is the environment's without stacked frames; `state` is one learner's, without L."""
-        self.observation, self.action = spec.observation, spec.action
-        self._spec, self._learner, self._state = spec, set_sampling(learner, sampled), state
-        self._num_frames, self._key = num_frames, jax.random.key(seed)
-        self._is_stateful = learner.policy_terms is None or num_frames > 1
-        self._act = jax.jit(partial(_act, self._learner, num_frames))
+        """`name` is the environment's; the spaces are those of one agent, without stacked frames."""
+        self.observation, self.action = observation, action
+        self._name, self._actor = name, actor
+        self._agent_axis = () if agents is None else (agents,)
         self.reset()
 
     def reset(self, ended: np.ndarray | None = None) -> None:
@@ -61,35 +65,29 @@ class Policy:
 
     def __call__(self, observation: Any) -> Any:
         """The action for an observation, or the actions for a batch."""
-        obs, is_batch = self._read(observation)
-        size = jax.tree.leaves(obs)[0].shape[0]
+        obs, size, is_batch = self._read(observation)
         if size != self._batch:
             self._begin(size, obs)
-        key = jax.random.fold_in(self._key, self._step)
-        action, self._private, self._frames = self._act(
-            key, self._state._replace(private=self._private), self._frames, obs, self._starts
-        )
+        action, self._state = self._actor.act(self._step, self._state, obs, self._starts)
         self._step, self._starts = self._step + 1, np.zeros(size, bool)
-        action = clip_action(self.action, action)
         return action if is_batch else action[0]
 
-    def _begin(self, size: int, obs: Tree) -> None:
+    def _begin(self, size: int, obs: Any) -> None:
         """Prepare for a batch of another size; a policy that keeps state must be reset before."""
-        if self._batch is not None and self._is_stateful:
+        if self._batch is not None and self._actor.has_state:
             raise ShoalError(
                 f"this policy keeps the state of {self._batch} environments, not {size}; call reset() first"
             )
-        ready = self._learner.for_evaluation(self._state, size)
-        self._private, self._batch, self._starts = ready.private, size, np.ones(size, bool)
-        self._frames = fill(obs, self._num_frames) if self._num_frames > 1 else ()
+        self._state = self._actor.begin(size, obs)
+        self._batch, self._starts = size, np.ones(size, bool)
 
-    def _read(self, observation: Any) -> tuple[Tree, bool]:
-        """The observation as a batch of the right dtypes, and whether it was a batch."""
-        space, agents = self.observation, self._spec.agent_axis
+    def _read(self, observation: Any) -> tuple[Any, int, bool]:
+        """The observation as a batch of the right dtypes, its rows, and whether it was a batch."""
+        space, agents = self.observation, self._agent_axis
         if isinstance(space, dict):
             if missing := space.keys() - (observation if isinstance(observation, dict) else {}):
                 parts = f"{', '.join(space)}; add {', '.join(sorted(missing))}"
-                raise ShoalError(f"an observation of {self._spec.name} has the parts {parts}")
+                raise ShoalError(f"an observation of {self._name} has the parts {parts}")
             parts = {name: (box, observation[name]) for name, box in space.items()}
         else:
             parts = {"": (space, observation)}
@@ -99,7 +97,7 @@ class Policy:
             if array.shape != shape and array.shape[1:] != shape:
                 part = f" part {name}" * bool(name)
                 raise ShoalError(
-                    f"an observation of {self._spec.name}{part} is {shape}, or (B, ...) a batch of them, not "
+                    f"an observation of {self._name}{part} is {shape}, or (B, ...) a batch of them, not "
                     f"{array.shape}"
                 )
             batched.add(array.shape != shape)
@@ -108,27 +106,11 @@ class Policy:
             raise ShoalError(
                 "some parts of the observation are a batch and others are not; batch all or none"
             )
-        return arrays if isinstance(space, dict) else arrays[""], batched.pop()
+        size = len(next(iter(arrays.values())))
+        return arrays if isinstance(space, dict) else arrays[""], size, batched.pop()
 
 
-def _act(
-    learner: Learner,
-    num_frames: int,
-    key: jax.Array,
-    state: LearnerState,
-    frames: Tree,
-    obs: Tree,
-    episode_starts: jax.Array,
-) -> tuple[Tree, Tree, Tree]:
-    """Actions (B, ...), the learner's private state, and the stacked frames."""
-    if num_frames > 1:
-        obs = frames = append(frames, obs, episode_starts, num_frames)
-    noise = trees.take(learner.draw(key, (1, episode_starts.shape[0])), 0)
-    action, private = learner.act(state, obs, noise, episode_starts)
-    return action, private, frames
-
-
-def clip_action(space: ActionSpace, action: Tree) -> np.ndarray:
+def clip_action(space: ActionSpace, action: Any) -> np.ndarray:
     """Actions as the environment takes them: real ones clipped to their box.
 
     >>> clip_action(Box((1,), -2.0, 2.0), np.array([[3.0], [1.0]])).tolist()

@@ -13,6 +13,7 @@ from shoal.errors import ShoalError
 from shoal.runs import saving
 from shoal.runs.cache import cache_compilations
 from shoal.runs.config import write_config
+from shoal.runs.describing import describe_run
 from shoal.runs.files import make_folder
 from shoal.runs.milestones import Milestones
 from shoal.runs.own import read_call
@@ -76,6 +77,7 @@ def save(report: Report, folder: Path | str) -> Path:
     folder = make_folder(Path(folder))
     config = report.trainer.parts.config
     write_config(folder / "config.yaml", config)
+    describe_run(folder, report.trainer.parts, report.state.cohort)
     save_into(folder, report, Watch(Milestones(), config))
     return folder
 

@@ -27,11 +27,13 @@ from shoal.errors import ShoalError
 from shoal.runs import checkpoint, saving
 from shoal.runs.cache import cache_compilations
 from shoal.runs.config import differences, from_settings, read_settings, to_settings, write_config
+from shoal.runs.describing import describe_run
 from shoal.runs.divergence import DivergenceCheck, all_lost
 from shoal.runs.files import FolderLock, make_folder
 from shoal.runs.metrics import read_summary, write_summary
 from shoal.runs.milestones import Milestones, keep_milestones
 from shoal.runs.naming import find_folder
+from shoal.runs.numpy_policy import DESCRIPTION
 from shoal.runs.own import NO_PARTS, OwnParts
 from shoal.runs.signals import stop_signals
 from shoal.runs.tracking.trackers import Trackers, read_trackers, record_now
@@ -115,6 +117,7 @@ def open_session(
     run_on_first(lambda: prepare_folder(folder, lock, config, clobber))
     milestones = Milestones(**run_on_first(lambda: keep_milestones(folder, milestones)))
     state, timed = trainer.init(), Profile() if profile else None
+    run_on_first(lambda: describe_run(folder, trainer.parts, state.cohort, own))
     if not found:
         watch = Watch(milestones, config)
         return Session(folder, trainer, state, None, Clock(), lock, watch, Waiting(), timed, trackers)
@@ -168,8 +171,8 @@ def clear_folder(folder: Path) -> None:
     """Remove the files of a run from its folder, and no others."""
     for name in ("checkpoints", "plots", "videos", "export", "tracking"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    names = ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "milestones.json", "events.out.*")
-    for name in names:
+    files = ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "milestones.json")
+    for name in (*files, DESCRIPTION, "events.out.*"):
         for path in folder.glob(name):
             path.unlink()
 

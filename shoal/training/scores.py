@@ -11,6 +11,7 @@ from jax import Array
 from shoal.distributed.processes import fetch
 from shoal.exchanges.soundness import is_sound
 from shoal.ops import trees
+from shoal.ops.ranking import best_learner as best_learner
 from shoal.training.rollout import Episodes
 from shoal.types import EnvSpec, Learner, LearnerState, Scores, Tree
 
@@ -71,16 +72,6 @@ def score_metrics(spec: EnvSpec, episodes: Episodes) -> dict[str, np.ndarray]:
             "length_mean": np.nanmean(lengths, 1),
             "episodes": finished,
         } | {name: np.nanmean(x, 1) for name, x in by_team(spec, returns).items()}
-
-
-def best_learner(scores: Any) -> int:
-    """The learner with the highest mean return; the first where no episode has ended.
-
-    >>> best_learner([None, 1.0, 3.0]), best_learner([np.nan])
-    (2, 0)
-    """
-    known = np.array([np.nan if x is None else x for x in scores], float)
-    return int(np.nanargmax(known)) if np.any(np.isfinite(known)) else 0
 
 
 def team_return(spec: EnvSpec, returns: Any) -> Any:

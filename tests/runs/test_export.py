@@ -23,10 +23,13 @@ from shoal.learners.registry import make_registered
 from shoal.learners.sac import SACConfig
 from shoal.learners.td3 import TD3Config
 from shoal.ops.statistics import Running
+from shoal.runs.checkpoint import named_leaves
 from shoal.runs.export import play
-from shoal.runs.export.files import describe_graph, describe_space
-from shoal.runs.export.graph import Graph, to_model
-from shoal.runs.export.policies import make_graph, split_policies
+from shoal.runs.export.files import describe_graph
+from shoal.runs.export.policies import make_graph, split_policies, weights_of
+from shoal.runs.graphs.graph import Graph, to_model
+from shoal.runs.graphs.program import Program, bind
+from shoal.runs.graphs.spaces import describe_space
 from shoal.runs.policy import clip_action
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
@@ -150,12 +153,13 @@ class Case:
             actions.append(clip_action(self.spec.action, action))
         return np.stack(actions)
 
-    def onnx_actions(self, noise):
-        """What the exported policies do, (T, B, ...)."""
+    def graph_actions(self, noise, start):
+        """What the policies' graphs do, run by what `start` makes of them, (T, B, ...)."""
         state = jax.device_get(self.learner.for_evaluation(self.state, 1))
-        actions = {}
-        for policy in split_policies(self.config, self.spec, state):
+        actions, values = {}, named_leaves(state)
+        for policy in split_policies(self.config, self.spec, weights_of(state)):
             graph = make_graph(self.config, policy, self.kind.observation, noise is not None)
+            graph = bind(graph, values)
             agents = policy.agents
             of = lambda x, agents=agents: x if agents is None else x[:, :, list(agents)]
             named = self.obs if isinstance(self.obs, dict) else {"obs": self.obs}
@@ -167,7 +171,7 @@ class Case:
             own = noise[policy.name] if isinstance(noise, dict) else noise
             rows["noise"] = None if own is None else flat(own, agents)
             rows["episode_start"] = np.repeat(self.starts, each, 1)
-            found = run_onnx(graph, rows)
+            found = run_graph(graph, rows, start(graph))
             if agents is None:
                 return found
             found = found.reshape(*found.shape[:1], self.rows, each, *found.shape[2:])
@@ -180,33 +184,39 @@ def flat(x, agents):
     return x if agents is None else x.reshape(len(x), -1, *x.shape[3:])
 
 
-def run_onnx(graph, rows):
-    """The actions of a graph step by step, (T, B, ...), with its state passed on."""
+def start_onnx(graph):
+    """The outputs of a graph's .onnx file for its inputs, by name, as ONNX Runtime computes them."""
     session = onnxruntime.InferenceSession(to_model(graph, "test"))
+    of = [port.about.get("of", port.name) for port in graph.outputs]
+    names = [port.name for port in graph.outputs]
+    return lambda inputs: dict(zip(of, session.run(names, inputs), strict=True))
+
+
+def run_graph(graph, rows, play):
+    """The actions of a graph step by step, (T, B, ...), with its state passed on."""
     size, actions = rows["episode_start"].shape, []
     states = [port for port in graph.inputs if port.kind == "state"]
     state = {port.name: np.zeros((size[1], *port.shape), port.dtype) for port in states}
     given = [port.name for port in graph.inputs if port.kind != "state"]
     for t in range(size[0]):
-        action, *after = session.run(
-            ["action", *(f"next.{name}" for name in state)], {name: rows[name][t] for name in given} | state
-        )
-        state = dict(zip(state, after, strict=True))
-        actions.append(action)
+        state = play({name: rows[name][t] for name in given} | state)
+        actions.append(state.pop("action"))
     return np.stack(actions)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_graph_acts_as_the_learner(name):
-    """Greedy, and with the same noise: equal choices, real actions within 1e-5."""
+    """In ONNX Runtime and NumPy, greedy and with the same noise: equal choices, real actions within 1e-5."""
     kind = KINDS[name]
     case = Case(kind, rows=6 if kind.steps > 1 else 50)
     zeros = jax.tree.map(np.zeros_like, case.noise)
     for given, noise in ((None, zeros), (case.noise, case.noise)):
-        expected, found = case.jax_actions(noise), case.onnx_actions(given)
-        assert found.shape == expected.shape
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * isinstance(kind.action, Box))
+        expected = case.jax_actions(noise)
         assert len(np.unique(expected)) > 1
+        for start in (start_onnx, Program):
+            found = case.graph_actions(given, start)
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * isinstance(kind.action, Box))
 
 
 @pytest.fixture(scope="module")
@@ -247,8 +257,8 @@ def test_the_command_writes_the_mean_where_it_is_told(exported, tmp_path, capsys
 def test_a_policy_with_a_state_starts_anew_after_reset(tmp_path):
     """play.py passes the state on, and zeros are not needed at the start of an episode."""
     case = Case(KINDS["lstm"], rows=2)
-    (policy,) = split_policies(case.config, case.spec, case.state)
-    graph = make_graph(case.config, policy, VECTOR, False)
+    (policy,) = split_policies(case.config, case.spec, weights_of(case.state))
+    graph = bind(make_graph(case.config, policy, VECTOR, False), named_leaves(case.state))
     (tmp_path / "policy.onnx").write_bytes(to_model(graph, "test"))
     card = {"policies": [{"name": "policy", "greedy": describe_graph("policy.onnx", graph)}]}
     (tmp_path / "policy.json").write_text(json.dumps(card))
@@ -333,7 +343,7 @@ def test_what_cannot_be_exported_is_told_in_a_line(exported, monkeypatch):
     with pytest.raises(shoal.ShoalError, match=r"onnx is not installed; pip install 'shoal\[onnx\]'"):
         run.export()
     case = Case(KINDS["discrete"], rows=1)
-    (policy,) = split_policies(case.config, case.spec, case.state)
+    (policy,) = split_policies(case.config, case.spec, weights_of(case.state))
     other = policy._replace(state=policy.state._replace(params=lambda obs: obs))
     with pytest.raises(shoal.ShoalError, match="cannot export a function; only Shoal's own networks"):
         make_graph(case.config, other, VECTOR, False)

@@ -1,5 +1,11 @@
 """A policy acts as its learner does in its run's own greedy episodes, whatever the algorithm."""
 
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -7,8 +13,11 @@ import pytest
 import shoal
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.learners.ppo import PPOConfig, ppo
-from shoal.runs.learners import choose_learner, load_learners
-from shoal.runs.policy import Policy, clip_action
+from shoal.runs.graphs.spaces import describe_parts, describe_space
+from shoal.runs.jax_policy import jax_policy
+from shoal.runs.learners import choose_learner, load_learners, load_policy
+from shoal.runs.numpy_policy import DESCRIPTION
+from shoal.runs.policy import clip_action
 from shoal.training.episode import episode, trajectory
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
 
@@ -65,6 +74,62 @@ def test_a_policy_acts_as_in_a_greedy_episode(played):
         actions = np.array([policy(step_of(obs, t)) for t in range(len(expected))])
         np.testing.assert_allclose(actions, expected, rtol=1e-5, atol=1e-6)
     assert len(np.unique(expected)) > 1
+
+
+def test_in_numpy_and_in_jax_a_policy_is_the_same(played):
+    """Random observations, with episodes that end; sampled actions are others, in NumPy."""
+    run, episode = played
+    policy, reference = run.policy(), load_policy(run.folder, run.parts, "best", "latest")
+    assert describe_parts(policy.observation) == describe_parts(reference.observation)
+    assert describe_space(policy.action) == describe_space(reference.action)
+    rng, obs = np.random.default_rng(0), newest_frame(run, episode.obs)
+    noisy = lambda x: x + np.asarray(rng.normal(size=(20, *x.shape[1:])), x.dtype)
+    for step in range(10):
+        batch = jax.tree.map(lambda x: noisy(x[step : step + 1]), obs)  # noqa: B023
+        np.testing.assert_allclose(policy(batch), reference(batch), rtol=0, atol=1e-5)
+        ended = rng.random(20) < 0.2
+        policy.reset(ended)
+        reference.reset(ended)
+
+
+@pytest.mark.parametrize("played", ["ppo"], indirect=True)
+def test_a_policy_is_loaded_without_jax(played):
+    """Where JAX cannot even be imported; only the mean of all learners needs it."""
+    run, _ = played
+    code = f"""
+import json, sys
+sys.modules["jax"] = None
+import shoal
+policy = shoal.load({str(run.folder)!r}).policy(1, sampled=False)
+action = policy([0.5, 0.5, 1.0])
+print(json.dumps([action.tolist(), sorted(set(sys.modules) & {{"jaxlib", "equinox", "optax"}})]))
+"""
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    action, loaded = json.loads(printed)
+    np.testing.assert_allclose(action, run.policy(1)([0.5, 0.5, 1.0]), rtol=0, atol=1e-6)
+    assert not loaded
+
+
+@pytest.mark.parametrize("played", ["ppo"], indirect=True)
+def test_a_run_without_a_description_acts_in_jax(played, tmp_path):
+    """A run of version 0.1, or one whose network is the user's own."""
+    run, _ = played
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    (folder / DESCRIPTION).unlink()
+    obs = np.random.default_rng(0).normal(size=(50, 3))
+    np.testing.assert_allclose(shoal.load(folder).policy()(obs), run.policy()(obs), rtol=0, atol=1e-5)
+
+    def network(key, spec, num_outputs):
+        return replace(shoal.actor_critic(hidden=(4,))(key, spec, num_outputs))
+
+    def own(key, spec, num_outputs):
+        made = shoal.actor_critic(hidden=(4,))(key, spec, num_outputs)
+        return type("Mine", (type(made),), {})(*vars(made).values())
+
+    for maker, is_described in ((network, True), (own, False)):
+        run = shoal.run("Pendulum-v1", network=maker, folder=tmp_path / maker.__name__, **PPO)
+        assert (run.folder / DESCRIPTION).exists() == is_described
+        assert run.policy()(obs).shape == (50, 1)
 
 
 def test_a_batch_is_its_rows(played):
@@ -149,7 +214,7 @@ def test_named_observations_and_masks():
     )
     spec = from_jax(env).spec
     learner = ppo(PPOConfig(hidden=(4,)), spec)
-    policy = Policy(spec, learner, learner.init(jax.random.key(0)))
+    policy = jax_policy(spec, learner, learner.init(jax.random.key(0)))
     masks = np.eye(3)
     obs = {"obs": np.ones((3, 2)), "action_mask": masks}
     assert policy(obs).tolist() == [0, 1, 2]

@@ -21,6 +21,7 @@ from shoal.runs import checkpoint, session
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.divergence import DivergenceCheck
 from shoal.runs.learners import choose_learners, load_learners
+from shoal.runs.numpy_policy import DESCRIPTION
 from shoal.runs.session import clear_folder, finish_session, open_session, run_session
 from shoal.training.config import TrainConfig
 
@@ -201,7 +202,7 @@ def test_clobber_starts_over_and_removes_the_run_alone(copied):
     assert opened.resumed_step is None
     assert int(opened.state.iteration) == 0
     left = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert left == {"notes.txt", "data/metrics.csv", "my_config.yaml", "config.yaml"}
+    assert left == {"notes.txt", "data/metrics.csv", "my_config.yaml", "config.yaml", DESCRIPTION}
     clear_folder(folder)
     assert all(path.read_text() == "mine" for path in own)
     assert not (folder / "config.yaml").exists()

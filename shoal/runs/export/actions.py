@@ -5,8 +5,8 @@ from math import prod
 import numpy as np
 
 from shoal.ops.masks import FORBIDDEN
-from shoal.runs.export.graph import Graph
 from shoal.runs.export.observations import add_cast
+from shoal.runs.graphs.graph import Graph, Operand
 from shoal.types import ActionSpace, Box, Discrete, MultiBinary, MultiDiscrete
 
 
@@ -75,7 +75,7 @@ def add_random_choice(graph: Graph, num: int, allowed: str | None, noise: str) -
     return graph.add("ArgMax", add_cast(graph, reached, "float32"), axis=-1, keepdims=0)
 
 
-def add_normal(graph: Graph, mean: str, deviation: str | np.ndarray, noise: str) -> str:
+def add_normal(graph: Graph, mean: str, deviation: Operand, noise: str) -> str:
     """mean + deviation noise."""
     return graph.add("Add", mean, graph.add("Mul", noise, deviation))
 

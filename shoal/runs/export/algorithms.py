@@ -1,19 +1,20 @@
 """How each algorithm acts, as ONNX: the mirror of its function `act`."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from shoal.learners import dqn, sac
-from shoal.learners.off_policy import OffPolicySetup
+from shoal.learners import sac
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.recurrent import RecurrentActorCritic
 from shoal.nets.single_head import VectorNetwork
 from shoal.ops.distributions import distribution_for
 from shoal.runs.export import actions
-from shoal.runs.export.graph import Graph
 from shoal.runs.export.networks import add_encoder, add_mlp, add_recurrent_head, refuse
+from shoal.runs.export.observations import add_cast
+from shoal.runs.graphs.graph import Graph
 from shoal.training.config import TrainConfig
 from shoal.types import Box, EnvSpec, LearnerState, MultiBinary
 
@@ -39,7 +40,7 @@ AddActions: TypeAlias = Callable[[Graph, Acting], str]
 def add_ppo(graph: Graph, acting: Acting) -> str:
     """The largest of the logits, with noise on them a sample; or means, with noise a normal distribution."""
     space, network = acting.spec.action, acting.state.params
-    if not isinstance(network, ActorCritic | RecurrentActorCritic):
+    if type(network) not in (ActorCritic, RecurrentActorCritic):
         raise refuse(network)
     features = add_encoder(graph, network.encoder, acting.seen)
     if isinstance(network, ActorCritic):
@@ -48,8 +49,8 @@ def add_ppo(graph: Graph, acting: Acting) -> str:
         outputs = add_recurrent_head(graph, network.actor, features, EPISODE_START)
     if isinstance(space, Box):
         if acting.sampled:
-            deviation = np.exp(np.asarray(network.log_std))
-            noise = actions.add_noise(graph, len(deviation), "normal")
+            deviation = graph.add("Exp", network.log_std)
+            noise = actions.add_noise(graph, prod(space.shape), "normal")
             outputs = actions.add_normal(graph, outputs, deviation, noise)
         return actions.add_bounded(graph, space, outputs)
     scores = actions.add_restricted(graph, outputs, acting.allowed)
@@ -65,7 +66,7 @@ def add_td3(graph: Graph, acting: Acting) -> str:
     action = graph.add("Tanh", add_vector(graph, acting, acting.state.params.actor))
     if acting.sampled:
         noise = add_exploration(graph, acting)
-        noisy = actions.add_normal(graph, action, np.asarray(acting.state.hypers.exploration_noise), noise)
+        noisy = actions.add_normal(graph, action, acting.state.hypers.exploration_noise, noise)
         action = graph.add("Clip", noisy, np.float32(-1), np.float32(1))
     return add_to_bounds(graph, acting, action)
 
@@ -90,12 +91,21 @@ def add_dqn(graph: Graph, acting: Acting) -> str:
     best = actions.add_choice(graph, space, values)
     if not acting.sampled:
         return best
-    setup = OffPolicySetup(acting.config.algo, acting.spec, num, (), acting.config.num_iterations)
-    chance = dqn.epsilon(setup, dqn.for_evaluation(setup, acting.state, 1))
     noise = actions.add_noise(graph, 2, "uniform")
     whether, which = (graph.add("Gather", noise, np.int64(i), axis=-1) for i in range(2))
     random = actions.add_random_choice(graph, num, acting.allowed, which)
-    return graph.add("Where", graph.add("Greater", whether, np.float32(1 - chance)), random, best)
+    is_random = graph.add("Greater", whether, graph.add("Sub", np.float32(1), add_epsilon(graph, acting)))
+    return graph.add("Where", is_random, random, best)
+
+
+def add_epsilon(graph: Graph, acting: Acting) -> str:
+    """The present probability of a random action: `dqn.epsilon`."""
+    config, hypers = acting.config, acting.state.hypers
+    span = max(config.num_annealed * config.algo.rollout_size * config.algo.exploration.fraction, 1)
+    so_far = add_cast(graph, acting.state.private.num_steps, "float32")
+    done = graph.add("Min", graph.add("Div", so_far, np.float32(span)), np.float32(1))
+    change = graph.add("Sub", hypers.exploration_final, hypers.exploration_initial)
+    return graph.add("Add", hypers.exploration_initial, graph.add("Mul", done, change))
 
 
 def add_vector(graph: Graph, acting: Acting, network: Any) -> str:
@@ -109,7 +119,7 @@ def add_exploration(graph: Graph, acting: Acting) -> str:
     """Normal noise, for exploration ou correlated in time (`bounded_actions.correlate_noise`)."""
     space, exploration = acting.spec.action, acting.config.algo.exploration
     assert isinstance(space, Box)
-    size = int(np.prod(space.shape))
+    size = prod(space.shape)
     noise = actions.add_noise(graph, size, "normal")
     if exploration.kind != "ou":
         return noise

@@ -12,11 +12,14 @@ import numpy as np
 from shoal.envs.registry import SUITES, make
 from shoal.learners.registry import name_of
 from shoal.ops import trees
-from shoal.runs.export.graph import OPSET, Graph, to_model
-from shoal.runs.export.policies import OnePolicy, make_graph, split_policies
+from shoal.runs.checkpoint import named_leaves
+from shoal.runs.export.policies import OnePolicy, make_graph, split_policies, weights_of
 from shoal.runs.files import replacing
+from shoal.runs.graphs.graph import OPSET, Graph, to_model
+from shoal.runs.graphs.program import bind
+from shoal.runs.graphs.spaces import describe_parts, describe_space
 from shoal.runs.learners import TrainedLearners, choose_learner
-from shoal.types import ActionSpace, Box, Discrete, MultiBinary, MultiDiscrete, ObservationSpace
+from shoal.types import ObservationSpace
 
 CARD, PROGRAM = "policy.json", "play.py"
 
@@ -26,13 +29,13 @@ def export_learner(trained: TrainedLearners, which: int | str, folder: Path, run
     name, cohort = choose_learner(trained, which)
     config, state = trained.config, trees.take(jax.device_get(cohort), 0)
     frame = make(config.env, **config.env_options).spec.observation
-    policies = split_policies(config, trained.recipe.spec, state)
-    card, contents = describe(trained, name, run), {}
+    policies = split_policies(config, trained.recipe.spec, weights_of(state))
+    card, contents, values = describe(trained, name, run), {}, named_leaves(state)
     about = f"{config.env}, {card['algo']}, learner {name}, step {trained.step}; see {CARD}"
     for policy in policies:
         stem = policy.name if len(policies) > 1 else "policy"
         files = {"greedy": f"{stem}.onnx", "sampled": f"{stem}_sampled.onnx"}
-        graphs = {kind: make_graph(config, policy, frame, kind == "sampled") for kind in files}
+        graphs = {kind: bind(make_graph(config, policy, frame, kind == "sampled"), values) for kind in files}
         contents |= {files[kind]: to_model(graph, about) for kind, graph in graphs.items()}
         described = {kind: describe_graph(files[kind], graph) for kind, graph in graphs.items()}
         card["policies"].append(describe_policy(policy, frame) | described)
@@ -82,11 +85,10 @@ def describe(trained: TrainedLearners, name: int | str, run: str) -> dict[str, A
 
 def describe_policy(policy: OnePolicy, frame: ObservationSpace) -> dict[str, Any]:
     """What it says of a policy: who follows it, what the environment shows and takes."""
-    boxes = frame if isinstance(frame, dict) else {"obs": frame}
     return {
         "name": policy.name,
         "agents": None if policy.agents is None else list(policy.agents),
-        "observation": {part: describe_space(box) for part, box in boxes.items()},
+        "observation": describe_parts(frame),
         "action": describe_space(policy.spec.action),
     }
 
@@ -95,29 +97,3 @@ def describe_graph(file: str, graph: Graph) -> dict[str, Any]:
     """What it says of a file: the inputs and outputs by name, without the axis of rows."""
     ports = {"inputs": graph.inputs, "outputs": graph.outputs}
     return {"file": file} | {side: [port.to_dict() for port in each] for side, each in ports.items()}
-
-
-def describe_space(space: ActionSpace) -> dict[str, Any]:
-    """A space; bounds are null where there are none.
-
-    >>> describe_space(Box((2,), 0.0, np.inf))
-    {'kind': 'Box', 'shape': [2], 'dtype': 'float32', 'low': 0.0, 'high': None}
-    """
-    match space:
-        case Discrete(num) | MultiBinary(num):
-            return {"kind": type(space).__name__, "num": num}
-        case MultiDiscrete(nums):
-            return {"kind": "MultiDiscrete", "nums": list(nums)}
-        case Box(shape, low, high, dtype):
-            bounds = {"low": describe_bound(low), "high": describe_bound(high)}
-            return {"kind": "Box", "shape": list(shape), "dtype": dtype} | bounds
-
-
-def describe_bound(bound: Any) -> Any:
-    """A bound as a number, or nested lists of them; one number where all are equal."""
-    array = np.asarray(bound, float)
-    if array.size and np.all(array == array.flat[0]):
-        return float(array.flat[0]) if np.isfinite(array.flat[0]) else None
-    values = array.astype(object)
-    values[~np.isfinite(array)] = None
-    return values.tolist()

@@ -9,7 +9,7 @@ from shoal.nets.convolutions import Convolution, Impala, NatureCNN, Residual
 from shoal.nets.encoders import JOINT, ConcatEncoder
 from shoal.nets.layers import MLP, Dense, Flatten, SplitLayer
 from shoal.nets.recurrent import GRU, LSTM, RecurrentHead
-from shoal.runs.export.graph import Graph
+from shoal.runs.graphs.graph import Graph
 
 ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
     "tanh": ("Tanh", {}),
@@ -68,7 +68,7 @@ def add_layer(graph: Graph, layer: Any, x: str) -> str:
         return graph.add("Concat", *outputs, axis=-1)
     if not isinstance(layer, Dense):
         raise refuse(layer)
-    return graph.add("Gemm", x, np.asarray(layer.weight), np.asarray(layer.bias))
+    return graph.add("Gemm", x, layer.weight, layer.bias)
 
 
 def add_activation(graph: Graph, name: str, x: str) -> str:
@@ -113,17 +113,18 @@ def add_pixels(graph: Graph, x: str) -> str:
 
 def add_convolution(graph: Graph, layer: Convolution, x: str) -> str:
     """A convolution over images, channels first."""
-    weight = np.asarray(layer.weight).transpose(3, 2, 0, 1)
+    weight = graph.add("Transpose", layer.weight, perm=[3, 2, 0, 1])
     padding = {"VALID": "VALID", "SAME": "SAME_UPPER"}[layer.padding]
     how = {"strides": [layer.stride] * 2, "auto_pad": padding}
-    return graph.add("Conv", x, weight, np.asarray(layer.bias), **how)
+    return graph.add("Conv", x, weight, layer.bias, **how)
 
 
 def add_dense_of_images(graph: Graph, dense: Dense, channels: int, x: str) -> str:
     """x W + b of whole images, channels first; the rows of W are in the order of channels last."""
-    weight = np.asarray(dense.weight)
-    rows = weight.reshape(-1, channels, weight.shape[-1]).swapaxes(0, 1).reshape(weight.shape)
-    return graph.add("Gemm", graph.add("Flatten", x), rows, np.asarray(dense.bias))
+    shape = dense.weight.shape
+    split = graph.add("Reshape", dense.weight, np.array([-1, channels, shape[-1]]))
+    rows = graph.add("Reshape", graph.add("Transpose", split, perm=[1, 0, 2]), np.array(shape))
+    return graph.add("Gemm", graph.add("Flatten", x), rows, dense.bias)
 
 
 def add_recurrent_head(graph: Graph, head: Any, x: str, episode_start: str) -> str:
@@ -138,9 +139,11 @@ def add_recurrent_head(graph: Graph, head: Any, x: str, episode_start: str) -> s
 
 def add_lstm(graph: Graph, core: LSTM, x: str, episode_start: str) -> str:
     """One step of an LSTM; ONNX orders its gates i, o, f, g."""
-    weights = [reorder_gates(x, 4, (0, 3, 1, 2)) for x in (core.weight, core.recurrent, core.bias)]
-    weights[2] = np.concatenate([weights[2], np.zeros_like(weights[2])], -1)  # b, then that of h U
-    size = core.recurrent.shape[0]
+    size, order = core.recurrent.shape[0], (0, 3, 1, 2)
+    weights = [add_gates(graph, weight, size, order) for weight in (core.weight, core.recurrent, core.bias)]
+    weights[2] = graph.add(
+        "Concat", weights[2], np.zeros((1, 4 * size), np.float32), axis=-1
+    )  # b, that of h U
     states = [add_state(graph, f"memory.{name}", size, episode_start) for name in "hc"]
     _, *after = graph.add_several("LSTM", 3, add_time(graph, x), *weights, "", *states, hidden_size=size)
     outputs = [graph.add("Squeeze", state, np.array([0])) for state in after]
@@ -151,28 +154,26 @@ def add_lstm(graph: Graph, core: LSTM, x: str, episode_start: str) -> str:
 
 def add_gru(graph: Graph, core: GRU, x: str, episode_start: str) -> str:
     """One step of a GRU; ONNX orders its gates z, r, n; that the reset follows the product is an option."""
-    weight, recurrent, bias = (
-        reorder_gates(x, 3, (1, 0, 2)) for x in (core.weight, core.recurrent, core.bias)
-    )
     size = core.recurrent.shape[0]
-    inner = np.concatenate([np.zeros(2 * size, np.float32), np.asarray(core.inner)])[None]
+    weight, recurrent, bias = (
+        add_gates(graph, weight, size, (1, 0, 2)) for weight in (core.weight, core.recurrent, core.bias)
+    )
+    inner = graph.add("Concat", np.zeros(2 * size, np.float32), core.inner, axis=0)
+    biases = graph.add("Concat", bias, graph.add("Unsqueeze", inner, np.array([0])), axis=-1)
     state = add_state(graph, "memory.h", size, episode_start)
-    weights = (weight, recurrent, np.concatenate([bias, inner], -1))
     how = {"hidden_size": size, "linear_before_reset": 1}
-    _, after = graph.add_several("GRU", 2, add_time(graph, x), *weights, "", state, **how)
+    _, after = graph.add_several("GRU", 2, add_time(graph, x), weight, recurrent, biases, "", state, **how)
     output = graph.add("Squeeze", after, np.array([0]))
     graph.add_output("next.memory.h", "state", "float32", (size,), output, of="memory.h")
     return output
 
 
-def reorder_gates(weight: Any, num: int, order: tuple[int, ...]) -> np.ndarray:
-    """Weights (..., num size) of a core as ONNX has them: (1, num size, ...), gates in this order.
-
-    >>> reorder_gates(np.array([[1, 1, 2, 2], [3, 3, 4, 4]]), 2, (1, 0)).tolist()
-    [[[2, 4], [2, 4], [1, 3], [1, 3]]]
-    """
-    gates = np.split(np.asarray(weight), num, -1)
-    return np.concatenate([gates[i] for i in order], -1).T[None]
+def add_gates(graph: Graph, weight: Any, size: int, order: tuple[int, ...]) -> str:
+    """Weights (..., num size) of a core as ONNX has them: (1, num size, ...), gates in this order."""
+    gates = graph.add_several("Split", len(order), weight, np.array([size] * len(order)), axis=-1)
+    ordered = graph.add("Concat", *(gates[i] for i in order), axis=-1)
+    turned = ordered if len(weight.shape) == 1 else graph.add("Transpose", ordered, perm=[1, 0])
+    return graph.add("Unsqueeze", turned, np.array([0]))
 
 
 def add_state(graph: Graph, name: str, size: int, episode_start: str) -> str:

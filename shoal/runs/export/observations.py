@@ -7,8 +7,8 @@ import numpy as np
 from shoal.envs.frame_stack import NOT_STACKED, is_grey
 from shoal.learners.observations import named
 from shoal.nets.encoders import JOINT
-from shoal.ops.statistics import Running, variance
-from shoal.runs.export.graph import Graph
+from shoal.ops.statistics import Running
+from shoal.runs.graphs.graph import Graph, Operand
 from shoal.types import Box, ObservationSpace
 
 
@@ -62,12 +62,15 @@ def add_frames(graph: Graph, name: str, frame: Box, num_frames: int, episode_sta
 
 def add_standardised(graph: Graph, x: str, moments: Running, clip: float) -> str:
     """(x - mean) / sqrt(variance + eps), clipped: `ops.statistics.standardise`."""
-    deviation = np.sqrt(np.asarray(variance(moments)) + np.float32(1e-8))
-    centred = graph.add("Sub", x, np.asarray(moments.mean))
+    one = np.float32(1)
+    mean_square = graph.add("Div", moments.m2, graph.add("Max", moments.count, one))
+    variance = graph.add("Where", graph.add("Greater", moments.count, one), mean_square, one)
+    deviation = graph.add("Sqrt", graph.add("Add", variance, np.float32(1e-8)))
+    centred = graph.add("Sub", x, moments.mean)
     return graph.add("Clip", graph.add("Div", centred, deviation), np.float32(-clip), np.float32(clip))
 
 
-def add_cast(graph: Graph, x: str, dtype: str) -> str:
+def add_cast(graph: Graph, x: Operand, dtype: str) -> str:
     """The same values in another type."""
     return graph.add("Cast", x, to=ONNX_TYPES[dtype])
 

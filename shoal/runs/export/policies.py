@@ -1,6 +1,8 @@
-"""The policies of a learner, each as an ONNX graph."""
+"""The policies of a learner, each as a graph."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import jax
 
 from shoal.errors import ShoalError
 from shoal.learners.registry import name_of
@@ -8,10 +10,12 @@ from shoal.learners.team_config import mapping
 from shoal.learners.wrappers.curiosity import policy_of
 from shoal.learners.wrappers.team_views import agent_space
 from shoal.ops.masks import ACTION_MASK
+from shoal.runs.checkpoint import named_leaves
 from shoal.runs.export import actions
 from shoal.runs.export.algorithms import ALGORITHMS, EPISODE_START, Acting
-from shoal.runs.export.graph import Graph
 from shoal.runs.export.observations import View, add_observations
+from shoal.runs.graphs.graph import Graph, Weight, to_dict
+from shoal.runs.graphs.spaces import describe_parts, describe_space
 from shoal.training.config import TrainConfig
 from shoal.types import EnvSpec, LearnerState, ObservationSpace, Tree
 
@@ -22,11 +26,21 @@ class OnePolicy(NamedTuple):
     name: str
     agents: tuple[int, ...] | None  # who follows it; None where there is no axis of agents
     spec: EnvSpec  # of one agent, with stacked frames
-    state: LearnerState  # that of its own learner
+    state: LearnerState  # that of its own learner; its leaves are `Weight`s
+
+
+def weights_of(state: LearnerState, leading: int = 0) -> LearnerState:
+    """The state with a `Weight` for every leaf; `leading` axes of the leaves are left out of its shape."""
+    leaves = named_leaves(state)
+    weights = [Weight(name, tuple(leaf.shape[leading:])) for name, leaf in leaves.items()]
+    return jax.tree.unflatten(jax.tree.structure(state), weights)
 
 
 def split_policies(config: TrainConfig, spec: EnvSpec, state: LearnerState) -> list[OnePolicy]:
-    """The policies of a learner; `spec` is that of the environment with stacked frames."""
+    """The policies of a learner; `spec` is that of the environment with stacked frames.
+
+    The leaves of `state` are those of `weights_of`.
+    """
     if spec.agents is None:
         return [OnePolicy("policy", None, spec, policy_of(state))]
     followers = mapping(config.algo.team, spec)
@@ -59,3 +73,26 @@ def make_graph(config: TrainConfig, policy: OnePolicy, frame: ObservationSpace, 
     acting = Acting(config, spec, policy.state, seen, allowed, sampled)
     actions.add_action(graph, spec.action, ALGORITHMS[algo](graph, acting))
     return graph
+
+
+def describe_policies(
+    config: TrainConfig, spec: EnvSpec, frame: ObservationSpace, cohort: LearnerState
+) -> dict[str, Any]:
+    """What a program needs to act as any learner of a run, beside a checkpoint, for a JSON file.
+
+    `spec` is that of the environment with stacked frames, `frame` what it shows without; of the cohort the
+    structure counts.
+    """
+    graphs = lambda policy: {
+        kind: to_dict(make_graph(config, policy, frame, kind == "sampled")) for kind in ("greedy", "sampled")
+    }
+    policies = split_policies(config, spec, weights_of(cohort, leading=1))
+    return {
+        "env": spec.name,
+        "agents": spec.agents,
+        "is_named": isinstance(frame, dict),
+        "observation": describe_parts(frame),
+        "action": describe_space(spec.action),
+        "rollout_size": config.algo.rollout_size,
+        "policies": [{"agents": policy.agents} | graphs(policy) for policy in policies],
+    }

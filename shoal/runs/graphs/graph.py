@@ -1,5 +1,7 @@
-"""ONNX graphs: operators added one by one, then written as a model."""
+"""What a policy computes, as a graph of ONNX operators: built, kept as JSON, written as a model."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,8 +11,17 @@ from shoal.errors import ShoalError
 OPSET, IR_VERSION = 17, 8
 """Of the format: everything that reads ONNX 1.12 (2022) or a later one reads these files."""
 
-Operand: TypeAlias = str | np.ndarray | np.generic
-"""The name of a value, or a constant."""
+
+@dataclass(frozen=True)
+class Weight:
+    """A part of a learner's state by its path, e.g. params/actor/layers/0/weight; `bind` gives its value."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+Operand: TypeAlias = str | Weight | np.ndarray | np.generic
+"""The name of a value, a part of the learner's state, or a constant."""
 
 
 class Node(NamedTuple):
@@ -37,6 +48,12 @@ class Port(NamedTuple):
         return named | {"dtype": self.dtype, "shape": list(self.shape)} | self.about
 
 
+def read_port(port: Mapping[str, Any]) -> Port:
+    """The inverse of `Port.to_dict`."""
+    about = {key: value for key, value in port.items() if key not in Port._fields}
+    return Port(port["name"], port["kind"], port["dtype"], tuple(port["shape"]), about)
+
+
 class Graph:
     """A graph under construction, whose values have B rows; `add` returns the name of its operator's result.
 
@@ -50,6 +67,7 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.constants: dict[str, np.ndarray] = {}
+        self.weights: list[str] = []
         self.inputs: list[Port] = []
         self.outputs: list[Port] = []
 
@@ -93,12 +111,37 @@ class Graph:
     def _name(self, name: str, operand: Operand) -> str:
         if isinstance(operand, str):
             return operand
+        if isinstance(operand, Weight):
+            self.weights.append(operand.name)
+            return operand.name
         self.constants[name] = np.asarray(operand)
         return name
 
 
+def to_dict(graph: Graph) -> dict[str, Any]:
+    """A graph for a JSON file, without the values of its weights."""
+    constant = lambda x: {"dtype": x.dtype.name, "value": x.tolist()}
+    return {
+        "nodes": [list(node) for node in graph.nodes],
+        "constants": {name: constant(x) for name, x in graph.constants.items()},
+        "weights": graph.weights,
+        "inputs": [port.to_dict() for port in graph.inputs],
+        "outputs": [port.to_dict() for port in graph.outputs],
+    }
+
+
+def read_graph(saved: Mapping[str, Any]) -> Graph:
+    """The inverse of `to_dict`."""
+    graph = Graph()
+    graph.nodes = [Node(*node) for node in saved["nodes"]]
+    graph.constants = {name: np.array(x["value"], x["dtype"]) for name, x in saved["constants"].items()}
+    graph.weights = saved["weights"]
+    graph.inputs, graph.outputs = (list(map(read_port, saved[side])) for side in ("inputs", "outputs"))
+    return graph
+
+
 def to_model(graph: Graph, doc: str) -> bytes:
-    """The graph as the contents of an .onnx file, checked; `doc` is the text that viewers show."""
+    """A graph with its values as the contents of an .onnx file, checked; `doc` is what viewers show."""
     try:
         import onnx
     except ImportError as error:
@@ -111,7 +154,7 @@ def to_model(graph: Graph, doc: str) -> bytes:
         "policy",
         list(map(info, graph.inputs)),
         list(map(info, graph.outputs)),
-        [onnx.numpy_helper.from_array(x, name) for name, x in graph.constants.items()],
+        [onnx.numpy_helper.from_array(np.asarray(x), name) for name, x in graph.constants.items()],
         doc_string=doc,
     )
     opset = helper.make_opsetid("", OPSET)

@@ -1,0 +1,25 @@
+"""Describes the policies of a run in its folder, for processes that act without JAX."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from shoal.errors import ShoalError
+from shoal.runs.export.policies import describe_policies
+from shoal.runs.files import disk_errors
+from shoal.runs.numpy_policy import DESCRIPTION, write_description
+from shoal.runs.own import NO_PARTS, OwnParts
+from shoal.training.iteration import Parts
+from shoal.types import LearnerState
+
+
+def describe_run(folder: Path, parts: Parts, cohort: LearnerState, own: OwnParts = NO_PARTS) -> None:
+    """Write the description; there is none where the network or the learner is the user's own."""
+    config, spec = parts.config, parts.recipe.spec
+    with disk_errors("replace", folder / DESCRIPTION):
+        (folder / DESCRIPTION).unlink(missing_ok=True)
+    if config.own.learner:
+        return
+    with suppress(ShoalError):
+        frame = spec if config.frame_stack == 1 else own.recipe(replace(config, frame_stack=1)).spec
+        write_description(folder, describe_policies(config, spec, frame.observation, cohort))

@@ -1,0 +1,1 @@
+"""What a policy computes, as a graph of ONNX operators that runs in NumPy."""
