@@ -11,7 +11,7 @@ from shoal.runs import checkpoint, saving
 from shoal.runs.divergence import Diverged
 from shoal.runs.metrics import read_metrics
 from shoal.runs.session import Finished, Session, open_session
-from shoal.runs.sweep.halving import num_kept, promote, rungs_of
+from shoal.runs.sweep.halving import num_kept, promote
 from shoal.runs.sweep.plan import Group, Plan, Trial, together
 from shoal.runs.sweep.table import Place, Row, write_trials
 from shoal.training.config import TrainConfig
@@ -47,10 +47,11 @@ def run_plan(plan: Plan, folder: Path, train: Train, mesh: str | None = None) ->
         if checkpoint.newest_step(place / "checkpoints") < job.until:
             session = open_job(config, place, [rows[trial.number] for trial in padded], trainers, mesh)
             train_job(session, job.until, train)
-        scores = read_scores(place, job.until, config.learners).reshape(size, plan.seeds)
+        scores, finite = (x.reshape(size, -1) for x in read_scores(place, job.until, config.learners))
         for index, trial in enumerate(job.trials):
+            row = rows[trial.number]._replace(scores=scores[index], steps=job.until)
             rows[trial.number] = reached(
-                rows[trial.number], job, scores[index], Place(place, index * plan.seeds)
+                row, job, bool(finite[index].all()), Place(place, index * plan.seeds)
             )
         write_trials(folder, rows.values())
     return rows
@@ -87,20 +88,24 @@ def train_job(session: Session, until: int, train: Train) -> None:
         raise Interrupted
 
 
-def read_scores(folder: Path, until: int, learners: int) -> np.ndarray:
-    """The mean returns of a program's learners at a step, (L,); NaN for those that diverged."""
+def read_scores(folder: Path, until: int, learners: int) -> tuple[np.ndarray, np.ndarray]:
+    """The mean returns of a program's learners at a step, and which losses are finite, (L,) each.
+
+    A return is NaN before an episode has ended, and that of a learner that diverged.
+    """
     table = read_metrics(folder)
     there = table["step"] == until
     if not there.any():  # all of them diverged before
-        return np.full(learners, np.nan)
-    return np.where(np.isfinite(table["loss/total"][there]), table["return_mean"][there], np.nan)
+        return np.full(learners, np.nan), np.zeros(learners, bool)
+    finite = np.isfinite(table["loss/total"][there])
+    return np.where(finite, table["return_mean"][there], np.nan), finite
 
 
-def reached(row: Row, job: Job, scores: np.ndarray, place: Place) -> Row:
+def reached(row: Row, job: Job, finite: bool, place: Place) -> Row:
     """A trial's row after a job."""
     last = job.until == job.group.config.steps_after(job.group.config.num_iterations)
-    state = "diverged" if np.isnan(scores).any() else "done" if last else "paused"
-    return row._replace(state=state, steps=job.until, scores=scores, places=(*row.places, place))
+    state = "diverged" if not finite else "done" if last else "paused"
+    return row._replace(state=state, places=(*row.places, place))
 
 
 def begin(trials: list[Trial], rows: dict[int, Row]) -> None:
@@ -126,21 +131,25 @@ def halved(plan: Plan, rows: dict[int, Row], folder: Path) -> Iterator[Job]:
     """Every trial to the first rung, the best of them to the second, and so on.
 
     A program's rows go from those that stop to those that go on, which are then all further on by the same
-    steps: it is the same program, and a trial has the same numbers as one that nothing stops.
+    steps: it is the same program, and a trial has the same numbers as one that nothing stops. Where no score
+    is known yet, because no episode has ended, all go on.
     """
     begin(plan.trials, rows)
     chosen = [list(group.trials) for group in plan.groups]
     sizes = [plan.size(group) for group in plan.groups]
-    for rung in range(max(len(rungs_of(group.config)) for group in plan.groups)):
+    for rung in range(max(len(plan.rungs(group)) for group in plan.groups)):
         if rung:
             scores = {trial.number: rows[trial.number].mean for trials in chosen for trial in trials}
             numbers = [[trial.number for trial in group.trials] for group in plan.groups]
-            going_on = promote(scores, num_kept(plan.num_trials, rung), numbers, sizes)
+            keep = (
+                num_kept(plan.num_trials, rung) if np.isfinite(list(scores.values())).any() else len(scores)
+            )
+            going_on = promote(scores, keep, numbers, sizes)
             stop(rows, set(scores) - {number for group in going_on for number in group})
             by_number = {trial.number: trial for trial in plan.trials}
             chosen = [[by_number[number] for number in group] for group in going_on]
         for group, trials, size in zip(plan.groups, chosen, sizes, strict=True):
-            if rung < len(rungs := rungs_of(group.config)):
+            if rung < len(rungs := plan.rungs(group)):
                 yield from jobs_of(group, trials, size, rungs[rung])
 
 

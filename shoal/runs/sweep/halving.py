@@ -15,15 +15,20 @@ RUNGS = 3
 Key = TypeVar("Key")
 
 
-def rungs_of(config: TrainConfig) -> list[int]:
+def rungs_of(config: TrainConfig, longest: int = 0) -> list[int]:
     """The steps at which trials are compared: about a ninth, a third and all of them, each with a report.
+
+    They are not compared before every environment has had time for an episode of the `longest` length.
 
     >>> from shoal import PPOConfig
     >>> rungs_of(TrainConfig("CartPole-v1", PPOConfig(num_envs=4, num_steps=25), steps=9000, reports=90))
     [1000, 3000, 9000]
+    >>> rungs_of(TrainConfig("CartPole-v1", PPOConfig(num_envs=4, num_steps=25), steps=9000, reports=90), 500)
+    [2000, 3000, 9000]
     """
     every, last = config.report_every, config.num_iterations
-    parts = [-(-last // ETA**k) for k in range(RUNGS - 1, 0, -1)]
+    first = -(-longest * config.algo.num_envs // config.algo.rollout_size)
+    parts = [max(first, -(-last // ETA**k)) for k in range(RUNGS - 1, 0, -1)]
     iterations = [min(-(-part // every) * every, last) for part in parts]
     return [config.steps_after(iteration) for iteration in dict.fromkeys([*iterations, last])]
 

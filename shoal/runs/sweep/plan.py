@@ -18,6 +18,7 @@ from shoal.runs.sweep.halving import ETA, num_kept, rungs_of
 from shoal.settings import check_at_least, get, long_name, types
 from shoal.training.config import TrainConfig
 from shoal.training.parts import make_learner
+from shoal.types import EnvSpec
 
 MEMORY = 2 * 2**30
 """Bytes of a program's learners and rollouts, unless the device says how many it has."""
@@ -107,10 +108,14 @@ class Plan:
         return Trial(number, values, config)
 
     @cached_property
+    def spec(self) -> EnvSpec:
+        """What is known of the environment."""
+        return make(self.base.env, **self.base.options).spec
+
+    @cached_property
     def hypers(self) -> dict[str, str]:
         """The axes that are hyperparameters, by their dotted names: their names in `Hypers`."""
-        spec = make(self.base.env, **self.base.options).spec
-        learner = make_learner(self.base, spec)
+        learner = make_learner(self.base, self.spec)
         fields = jax.eval_shape(learner.init, jax.random.key(0)).hypers._fields
         known = types(ALGORITHMS[self.algo].config)
         found = {long_name(field, known): field for field in fields}
@@ -144,12 +149,16 @@ class Plan:
             )
         return group._replace(trials=())
 
+    def rungs(self, group: Group) -> list[int]:
+        """The steps at which halving compares the trials of a group."""
+        return rungs_of(group.config, self.spec.max_episode_steps or 0)
+
     def size(self, group: Group) -> int:
         """The trials that a program of this group trains at once."""
         number = self.num_trials if self.method == "tpe" else len(group.trials)
         most = max(1, (self.batch or fitting(group.config)) // self.seeds)
         if self.batch is None and self.halving:
-            most = min(most, num_kept(number, len(rungs_of(group.config)) - 1))
+            most = min(most, num_kept(number, len(self.rungs(group)) - 1))
         if self.batch is None and self.method == "tpe":
             most = min(most, max(ETA, -(-number // TPE_BATCHES)))
         programs = -(-number // most)
@@ -176,7 +185,7 @@ class Plan:
             for group in self.groups
             for _ in group.trials
         )
-        ends = " and ".join(f"{step:,}" for step in rungs_of(self.groups[0].config)[:-1])
+        ends = " and ".join(f"{step:,}" for step in self.rungs(self.groups[0])[:-1])
         return (
             f"{names}{kinds}, the best third going on after {ends} of {self.base.steps:,} steps: "
             f"{steps:,} steps in all, {100 * steps / (full * self.seeds):.0f} % of the whole grid's"
@@ -185,7 +194,7 @@ class Plan:
     def _halved_steps(self, group: Group) -> int:
         """The steps of one seed of a group, as if it were alone."""
         size, number, before, total = self.size(group), len(group.trials), 0, 0
-        for rung, step in enumerate(rungs_of(group.config)):
+        for rung, step in enumerate(self.rungs(group)):
             trained = min(-(-num_kept(number, rung) // size), -(-number // size)) * size
             total, before = total + trained * (step - before), step
         return total

@@ -14,7 +14,7 @@ from shoal.runs.sweep.execute import Interrupted, run_plan
 from shoal.runs.sweep.sweep import make_plan
 
 ALGO = PPOConfig(num_envs=1, num_steps=10, num_minibatches=1, update_epochs=1)
-BASE = TrainConfig("CartPole-v1", ALGO, steps=900, reports=90)
+BASE = TrainConfig("CartPole-v1", ALGO, steps=900, reports=90, env_options={"max_episode_steps": 50})
 """Rungs at 100, 300 and 900 steps."""
 
 
@@ -116,13 +116,40 @@ def test_a_trial_without_a_score_stops(tmp_path, jobs, monkeypatch):
     real = execute.read_scores
 
     def read(folder, until, learners):
-        scores = real(folder, until, learners)
-        return np.where(scores > 8.5, np.nan, scores)
+        scores, finite = real(folder, until, learners)
+        return np.where(scores > 8.5, np.nan, scores), finite & (scores <= 8.5)
 
     monkeypatch.setattr(execute, "read_scores", read)
     rows = run_plan(plan(), tmp_path, always)
     assert rows[3].state == "diverged"
     assert [row.values["gamma"] for row in rows.values() if row.state == "done"] == [0.8]
+
+
+def test_trials_are_compared_when_all_have_finished_an_episode(tmp_path, jobs):
+    """An episode of CartPole-v1 may take 500 steps, so nothing is compared at 100 or at 300."""
+    late = replace(BASE, env_options={})
+    rows = run_plan(
+        make_plan(late, read_grid(["gamma=0.1,0.5,0.9"]), None, None, (), seeds=2, halving=True),
+        tmp_path,
+        always,
+    )
+    assert [until for until, _, _ in jobs] == [500, 500, 500, 900]
+    assert [row.state for row in rows.values()] == ["stopped", "stopped", "done"]
+
+
+def test_without_a_score_a_trial_has_not_diverged_and_all_go_on(tmp_path, jobs, monkeypatch):
+    """Where episodes have no limit there may be no score at a rung; the best are found at the next one."""
+    real = execute.read_scores
+
+    def read(folder, until, learners):
+        scores, finite = real(folder, until, learners)
+        return scores if until > 100 else np.full_like(scores, np.nan), finite
+
+    monkeypatch.setattr(execute, "read_scores", read)
+    rows = run_plan(plan(), tmp_path, always)
+    assert [until for until, _, _ in jobs] == [100] * 9 + [300] * 9 + [900]
+    assert [row.values["gamma"] for row in rows.values() if row.state == "done"] == [0.9]
+    assert {row.state for row in rows.values()} == {"done", "stopped"}
 
 
 def test_optuna_asks_in_batches_and_goes_on(tmp_path, jobs):
