@@ -21,6 +21,7 @@ EXTRAS = {
     "pybullet": "pybullet",
     "pybullet_envs_gymnasium": "pybullet",
     "dp_accounting": "privacy",
+    "gymnax": "gymnax",
 }
 """Modules that an extra of Shoal installs."""
 

@@ -41,7 +41,7 @@ class EnvSpec:
 
     name: str
     backend: str
-    """`jax`, `envpool`, `gym` or `pettingzoo`."""
+    """The suite it comes from, by its prefix: `jax`, `envpool`, `gym`, `gymnax` ..."""
     observation: ObservationSpace
     action: ActionSpace
     max_episode_steps: int | None = None

@@ -7,7 +7,7 @@ import tyro
 from shoal.cli.arguments import read_arguments
 from shoal.cli.status import STATUS
 from shoal.envs.describe import describe
-from shoal.envs.registry import list_environments, make
+from shoal.envs.registry import SUITES, absent_suites, list_environments, make
 from shoal.errors import ShoalError
 from shoal.learners.registry import ALGORITHMS
 from shoal.runs.presets import names_of_presets, preset_settings
@@ -18,10 +18,13 @@ FEW = 3
 
 @dataclass(frozen=True)
 class Envs:
-    """List environments and their suites: a name picks the first, SUITE:NAME another. Few are described."""
+    """List environments and their suites: a name picks the first, SUITE:NAME another. Few are described.
+
+    Suites that are not installed come last, with the command that installs them.
+    """
 
     pattern: tyro.conf.Positional[str] = ""
-    """Part of a name, or a shell pattern."""
+    """Part of a name, a shell pattern, or a suite."""
     details: bool = False
     """Describe each: spaces, limits, presets, and the command that trains it."""
     debug: bool = False
@@ -36,24 +39,33 @@ def main(arguments: list[str]) -> int:
     described = options.details or len(suites) <= FEW
     forced = options.pattern.rpartition(":")[0]
     for name, prefixes in suites.items():
-        mark = "preset" if algorithms_with_preset(name) else ""
+        full = name if ":" in name or not forced else f"{forced}:{name}"
+        mark = "preset" if algorithms_with_preset(full) else ""
         print(f"{name:<48} {', '.join(prefixes):<24} {mark}".rstrip())
         if described:
-            print(*details(f"{forced}:{name}" if forced else name), sep="\n")
+            print(*details(full), sep="\n")
+    if not options.pattern:
+        print(*absent_suites().values(), sep="\n")
     return 0
 
 
 def find(pattern: str) -> dict[str, list[str]]:
-    """The names that match, each with its suites; one that is the whole name, or SUITE:NAME, is alone."""
-    prefix, _, name = pattern.rpartition(":")
+    """The names that match, each with its suites; one that is the whole name, or SUITE:NAME, is alone.
+
+    A pattern that is a suite means all of it. Names that mean nothing without their suite come as SUITE:NAME.
+    """
+    prefix, _, name = f"{pattern}:".rpartition(":") if pattern in SUITES else pattern.rpartition(":")
     suites: dict[str, list[str]] = {}
     for known, suite in list_environments(name or None):
         if prefix in ("", suite):
             suites.setdefault(known, []).append(suite)
     if not suites:
-        raise ShoalError(f"no environment matches {pattern!r}; shoal envs lists them all")
+        absent = absent_suites().get(prefix)
+        raise absent or ShoalError(f"no environment matches {pattern!r}; shoal envs lists them all")
     exact = [known for known in suites if known.lower() == name.lower()]
-    return {known: suites[known] for known in exact or suites}
+    chosen = {known: suites[known] for known in exact or suites}
+    bare = lambda known: any(not SUITES[suite].needs_prefix(known) for suite in suites[known])
+    return {known if bare(known) else f"{chosen[known][0]}:{known}": chosen[known] for known in chosen}
 
 
 def algorithms_with_preset(name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Environments: "CartPole-v1", "jax:...", "envpool:...", "gym:...", "pettingzoo:...", "module:Name", objects.
+"""Environments: "CartPole-v1", "gym:CartPole-v1", "gymnax:CartPole-v1", "module:Name", objects.
 
 A bare name picks the fastest implementation of exactly that environment: built in, then EnvPool's, then
 Gymnasium's. A new suite is an adapter in `envs/adapters` and a line in `SUITES`. In "module:Name" the name is
@@ -11,13 +11,13 @@ import importlib.util
 import sys
 from typing import Any
 
-from shoal.envs.adapters import builtin, envpool, gymnasium, pettingzoo
+from shoal.envs.adapters import builtin, envpool, gymnasium, gymnax, pettingzoo
 from shoal.envs.adapters.builtin import register as register
 from shoal.envs.adapters.own import own_recipe
 from shoal.envs.adapters.suite import Suite, UnknownOptions
 from shoal.envs.frame_stack import stack_frames
 from shoal.errors import NotFound, ShoalError
-from shoal.imports import import_path, import_user_module, needs
+from shoal.imports import MissingPackage, import_path, import_user_module, needs
 from shoal.types import EnvRecipe, JaxEnv
 
 SUITES: dict[str, Suite] = {
@@ -25,6 +25,7 @@ SUITES: dict[str, Suite] = {
     "envpool": envpool.SUITE,
     "gym": gymnasium.SUITE,
     "pettingzoo": pettingzoo.SUITE,
+    "gymnax": gymnax.SUITE,
 }
 """The suites by their prefixes, fastest first."""
 
@@ -104,6 +105,12 @@ def list_environments(pattern: str | None = None) -> list[tuple[str, str]]:
         return pairs
     glob = pattern if any(letter in pattern for letter in "*?[") else f"*{pattern}*"
     return [pair for pair in pairs if fnmatch.fnmatch(pair[0].lower(), glob.lower())]
+
+
+def absent_suites() -> dict[str, MissingPackage]:
+    """The suites that are not installed, each with an error that says how to install it."""
+    absent = {prefix: suite.library for prefix, suite in SUITES.items() if not _is_installed(suite)}
+    return {prefix: needs(prefix, str(library)) for prefix, library in absent.items()}
 
 
 def _resolve(name: str) -> tuple[list[str], str]:

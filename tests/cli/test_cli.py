@@ -214,15 +214,16 @@ def test_plots(run, capsys):
 
 def test_environments_are_listed_with_their_backend_and_a_mark_for_presets(capsys):
     assert shoal("envs", "cartpole*") == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["CartPole-v1", "jax,", "envpool,", "gym", "preset"] in lines
+    lines = [line.replace(",", "").split() for line in capsys.readouterr().out.splitlines()]
+    usual = next(line for line in lines if line[0] == "CartPole-v1")
+    assert [*usual[:4], usual[-1]] == ["CartPole-v1", "jax", "envpool", "gym", "preset"]
     assert ["CartpoleSwingup-v1", "envpool"] in lines
 
 
 def test_a_few_environments_are_described(capsys):
     assert shoal("envs", "mountaincar-v0") == 0
     name, *told = capsys.readouterr().out.splitlines()
-    assert name.split() == ["MountainCar-v0", "jax,", "envpool,", "gym", "preset"]
+    assert name.replace(",", "").split()[:4] == ["MountainCar-v0", "jax", "envpool", "gym"]
     told = dict(line.split(maxsplit=1) for line in told)
     assert told["observations"] == "float32 2"
     assert told["presets"] == "ppo, dqn, --param-name curiosity"

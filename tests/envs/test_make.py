@@ -1,16 +1,18 @@
 """Environments by name: which implementation answers, and what is said when none does."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 
 import gymnasium
 import pytest
 
+from shoal.cli import envs
 from shoal.envs.adapters import builtin
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.adapters.suite import Suite, UnknownOptions
-from shoal.envs.registry import SUITES, list_environments, make, register
+from shoal.envs.registry import SUITES, absent_suites, list_environments, make, register
 from shoal.errors import ShoalError
 from tests.probes import counter
 
@@ -186,7 +188,7 @@ def test_atari_by_gymnasium():
 
 
 def test_the_list_names_every_implementation_fastest_first():
-    assert list_environments("acrobot-v") == [
+    assert list_environments("acrobot-v")[:3] == [
         ("Acrobot-v1", "jax"),
         ("Acrobot-v1", "envpool"),
         ("Acrobot-v1", "gym"),
@@ -211,3 +213,26 @@ def test_an_absent_suite_is_not_listed_and_says_what_to_install(monkeypatch):
     assert list_environments("cartpole-v1")
     with pytest.raises(ShoalError, match=r"^toys:Ball-v0 needs no_such_toys: pip install no_such_toys$"):
         make("toys:Ball-v0")
+
+
+def test_a_suite_that_is_absent_says_how_to_install_it(monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gymnax" else find(name))
+    with pytest.raises(
+        ShoalError, match=re.escape("gymnax:CartPole-v1 needs gymnax: pip install 'shoal[gymnax]'")
+    ):
+        make("gymnax:CartPole-v1")
+    assert str(absent_suites()["gymnax"]) == "gymnax needs gymnax: pip install 'shoal[gymnax]'"
+    assert envs.main([]) == 0
+    assert "\ngymnax needs gymnax: pip install 'shoal[gymnax]'\n" in capsys.readouterr().out
+    with pytest.raises(ShoalError, match="gymnax needs gymnax"):
+        envs.find("gymnax")
+    assert "gymnax" not in {suite for suites in envs.find("cartpole").values() for suite in suites}
+
+
+def test_names_that_need_their_suite_are_listed_with_it(monkeypatch):
+    recipe = lambda name, options: from_jax(counter(limit=len(name), **options))
+    monkeypatch.setitem(SUITES, "toys", Suite(recipe, names=lambda: ["Ball-v0", "CartPole-v1"]))
+    assert envs.find("toys") == envs.find("toys:") == {"toys:Ball-v0": ["toys"], "toys:CartPole-v1": ["toys"]}
+    assert envs.find("ball-v0") == {"toys:Ball-v0": ["toys"]}
+    assert envs.find("CartPole-v1")["CartPole-v1"][-1] == "toys"

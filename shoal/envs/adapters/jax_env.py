@@ -82,11 +82,11 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
         )
 
     def reset(keys: Array, params: Tree) -> tuple[BatchState, TimeStep]:
-        params = jax.tree.map(_strong, params)
+        params = jax.tree.map(strong, params)
         return jax.vmap(first)(jax.vmap(env.reset)(keys, params), params)
 
     def first(state: Tree, params: Tree) -> tuple[BatchState, TimeStep]:
-        one = BatchState(jax.tree.map(_strong, state), params, steps=jnp.int32(0), over=jnp.bool_(False))
+        one = BatchState(jax.tree.map(strong, state), params, steps=jnp.int32(0), over=jnp.bool_(False))
         no, reward = jnp.bool_(False), jnp.zeros(env.spec.agent_axis)
         return one, _time_step(observe(one), reward, terminated=no, truncated=no, valid=no)
 
@@ -105,7 +105,7 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
     def step(one: BatchState, action: Tree, noise: Noise) -> tuple[BatchState, TimeStep]:
         action = _clip(action, env.spec.action)
         state, reward, terminated = env.step(noise.key, one.state, action, one.params)
-        state = jax.tree.map(lambda new, old: _strong(jnp.where(one.over, new, old)), noise.fresh, state)
+        state = jax.tree.map(lambda new, old: strong(jnp.where(one.over, new, old)), noise.fresh, state)
         steps = jnp.where(one.over, 0, one.steps + 1)
         reward = jnp.where(one.over, 0, jnp.asarray(reward, jnp.float32))
         terminated = ~one.over & terminated
@@ -117,7 +117,7 @@ def from_jax(env: JaxEnv) -> EnvRecipe:
         return after, _time_step(observe(after), reward, terminated, truncated, valid=~one.over)
 
     def observe(one: BatchState) -> Tree:
-        return jax.tree.map(_strong, env.observe(one.state, one.params))
+        return jax.tree.map(strong, env.observe(one.state, one.params))
 
     def render(batch: BatchState, index: int) -> np.ndarray:
         if env.render is None:
@@ -143,7 +143,7 @@ def _time_step(obs: Tree, reward: Array, terminated: Array, truncated: Array, va
     return TimeStep(obs, reward, terminated, truncated, valid, info={})
 
 
-def _strong(x: Array) -> Array:
+def strong(x: Array) -> Array:
     """x with a strong dtype: a weak one would change in the loop and compile twice."""
     return jnp.asarray(x, jnp.result_type(x))
 
