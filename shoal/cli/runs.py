@@ -16,14 +16,20 @@ from shoal.errors import ShoalError
 from shoal.runs.catalogue import RunRow, list_runs
 from shoal.runs.naming import ROOT, SHORT
 from shoal.runs.progress import format_large, format_return
+from shoal.runs.sweep.catalogue import fold_sweeps
 
 
 @dataclass(frozen=True)
 class Runs:
-    """List runs, newest first: state, steps, returns, settings that differ from the preset."""
+    """List runs, newest first: state, steps, returns, settings that differ from the preset.
+
+    A sweep is one line; its returns are the mean of its settings, and the best setting's.
+    """
 
     folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[FOLDER ...]")] = ()
     """Where to look; runs/ unless given."""
+    programs: bool = False
+    """List the programs of sweeps, too; `shoal runs SWEEP` lists those of one sweep."""
     json: bool = False
     """Print one JSON list instead of a table."""
     debug: bool = False
@@ -37,6 +43,7 @@ def main(arguments: list[str]) -> int:
         raise ShoalError(f"{missing[0]} is no folder; give one that holds runs")
     folders = options.folders or (ROOT,)
     found = list_runs(folders)
+    found = found if options.programs else fold_sweeps(found, folders)
     STATUS.clear()
     if options.json:
         print(json.dumps([as_json(row) for row in found], indent=1))

@@ -38,6 +38,7 @@ class RunRow(NamedTuple):
     settings: dict[str, Any] | None = None  # that differ from the preset
     in_name: bool = False  # whether the folder's name says environment, algorithm and these settings
     error: str = ""  # why it is damaged
+    programs: int = 0  # of a sweep, so many runs
 
 
 def list_runs(folders: Iterable[Path]) -> list[RunRow]:

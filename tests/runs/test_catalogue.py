@@ -15,6 +15,7 @@ from shoal.runs.config import write_config
 from shoal.runs.files import FolderLock, fcntl
 from shoal.runs.metrics import MetricsWriter, read_last_report, write_summary
 from shoal.runs.naming import folder_name
+from shoal.runs.sweep.catalogue import fold_sweeps
 
 
 @pytest.fixture(autouse=True)
@@ -207,3 +208,30 @@ def test_the_last_report_is_read_from_the_end_of_the_file(learners):
     for text, found in (("", 0), (f"{header}\n", 0), (f"{header}\n512,0,1.0,4,1\n", 512)):
         (folder / "metrics.csv").write_text(text)
         assert read_last_report(folder, learners)[0] == found
+
+
+def test_a_sweep_is_one_line(capsys):
+    """Its programs are listed where they are asked for."""
+    make_run(age=10, ended={})
+    for number in range(2):
+        make_run(f"swept/programs/{number:03d}", ended={}, learners=4)
+    swept = Path("runs/swept")
+    plan = {"method": "grid", "trials": 3, "seeds": 2, "axes": {"gamma": [0.9, 0.99, 1.0]}}
+    (swept / "sweep.yaml").write_text(json.dumps(plan))
+    (swept / "trials.csv").write_text("trial,mean\n0,1.5\n1,2.5\n2,\n")
+    sweep, alone = fold_sweeps(list_runs([Path("runs")]), [Path("runs")])
+    assert (sweep.folder, sweep.state, sweep.programs, alone.programs) == (swept, "stopped", 2, 0)
+    assert (sweep.env, sweep.step, sweep.return_mean, sweep.best_return) == ("CartPole-v1", 2048, 2.0, 2.5)
+    (swept / "best.yaml").touch()
+    assert main(["runs"]) == 0
+    first, *_ = lines = capsys.readouterr().out.splitlines()[1:]
+    assert len(lines) == 2
+    assert first.endswith("swept (CartPole-v1, ppo, grid 3 settings x 2 seeds, varied gamma)")
+    assert first.startswith("done")
+    for arguments in (["--programs"], ["runs/swept", "runs/CartPole-v1__ppo__s1"]):
+        assert main(["runs", *arguments]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 1 + 3
+    (swept / "programs/001/config.yaml").unlink()
+    assert main(["runs", "--json"]) == 0
+    (row,) = (row for row in json.loads(capsys.readouterr().out) if row["programs"])
+    assert (row["state"], row["error"][:4]) == ("damaged", "001:")
