@@ -22,6 +22,9 @@ EXTRAS = {
     "pybullet_envs_gymnasium": "pybullet",
     "dp_accounting": "privacy",
     "gymnax": "gymnax",
+    "jaxmarl": "jaxmarl",
+    "pgx": "pgx",
+    "resvg_py": "pgx",
 }
 """Modules that an extra of Shoal installs."""
 

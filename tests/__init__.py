@@ -1,0 +1,1 @@
+"""The tests: a package, because Pgx installs another one by this name."""
