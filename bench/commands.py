@@ -169,7 +169,7 @@ def run_line(page: str, line: list[str]) -> Outcome:
             train(trainer_of(FIRST_RUN))
         for folder in missing(arguments) if command in NEED_A_RUN else ():
             train(trainer_of(folder))
-        for folder in [word for word in arguments if command == "runs" and "/" in word]:
+        for folder in [word for word in arguments if command in ("runs", "watch") and "/" in word]:
             Path(folder).mkdir(parents=True, exist_ok=True)
         if command == "train":
             train(arguments)
@@ -179,10 +179,23 @@ def run_line(page: str, line: list[str]) -> Outcome:
         if "--checkpoint" in arguments:  # a short run has no checkpoint at the step on the page
             arguments[arguments.index("--checkpoint") + 1] = "latest"
         short["sweep"] = ["--steps", "512", *trials]
+        if command == "watch":
+            short["watch"] = [] if "--port" in arguments else ["--port", "0"]
+            end_at_once()
         if main([command, *arguments, *short.get(command, [])]):
             raise SystemExit(2)
 
     return timed(page, what, run)
+
+
+def end_at_once() -> None:
+    """The page is served and closed again, instead of staying open until Ctrl-C."""
+    import webbrowser
+
+    from shoal.watch.server import PageServer
+
+    webbrowser.open = lambda url: False
+    PageServer.serve_forever = lambda self, poll_interval=0.5: None
 
 
 def named_on(page: str) -> str:

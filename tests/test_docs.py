@@ -25,6 +25,7 @@ from shoal.cli.play import Play
 from shoal.cli.plot import Plot
 from shoal.cli.runs import Runs
 from shoal.cli.sweep import SweepFlags, parse_sweep
+from shoal.cli.watch import Watch
 from shoal.envs.registry import SUITES
 from shoal.learners.registry import ALGORITHMS
 from shoal.runs.naming import ROOT as RUNS_ROOT
@@ -36,6 +37,7 @@ OPTIONS = {
     "eval": Eval,
     "play": Play,
     "plot": Plot,
+    "watch": Watch,
     "compare": Compare,
     "export": Export,
     "runs": Runs,

@@ -1,4 +1,4 @@
-"""The command: shoal train | sweep | eval | play | plot | compare | export | runs | envs | check."""
+"""The command: shoal train | sweep | eval | play | watch | plot | compare | export | runs | envs | check."""
 
 import gc
 import importlib
@@ -14,6 +14,7 @@ COMMANDS = {
     "sweep": "ENV            train many settings, several seeds each, in one program",
     "eval": "[RUN]          play whole episodes and print their returns",
     "play": "[RUN]          watch a trained learner: GIF, MP4 or window",
+    "watch": "[RUN ...]      show runs on a page in the browser, live",
     "plot": "[RUN ...]      plot learning curves and the best policy",
     "compare": "RUN ...        compare runs: means, intervals, which is better",
     "export": "[RUN]          write a policy as ONNX, and a program that plays it",

@@ -15,6 +15,7 @@ from shoal.runs.config import from_settings, read_settings
 from shoal.runs.files import is_locked
 from shoal.runs.metrics import read_last_report, read_summary
 from shoal.runs.naming import ROOT, from_preset, full_name
+from shoal.training.config import TrainConfig
 
 FILES = ("config.yaml", "metrics.csv", "summary.json")
 """The files that make a folder a run's, and that change while it trains."""
@@ -57,11 +58,11 @@ def run_folders(root: Path) -> list[Path]:
     return found
 
 
-def describe(folder: Path) -> RunRow:
+def describe(folder: Path, config: TrainConfig | None = None) -> RunRow:
     """One run, from its settings and from its summary, or its last report where that is newer."""
     changed = last_change(folder)
     try:
-        config = from_settings(read_settings(folder / "config.yaml"))
+        config = config or from_settings(read_settings(folder / "config.yaml"))
         summary = read_summary(folder)
         step, returns = read_last_report(folder, config.learners)
         step = max(step, newest_step(folder / "checkpoints"))

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -100,7 +101,7 @@ class FolderLock:
             descriptor = os.open(folder, os.O_RDONLY)
         self.release = weakref.finalize(self, os.close, descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_soon(descriptor)
         except BlockingIOError as error:
             self.release()
             raise ShoalError(
@@ -108,6 +109,17 @@ class FolderLock:
             ) from error
         except OSError:
             self.release()
+
+
+def _lock_soon(descriptor: int) -> None:
+    """Take a lock, trying again for a moment: `is_locked` in another process holds it as briefly."""
+    assert fcntl is not None, "called where there are locks"
+    for _ in range(3):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.05)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_locked(folder: Path) -> bool:

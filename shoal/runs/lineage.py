@@ -62,8 +62,9 @@ def read_lineage(folder: Path) -> Lineage:
     path = Path(folder) / "lineage.csv"
     if not path.is_file():
         raise ShoalError(f"{folder} has no lineage.csv; give the folder of a population's run")
-    with disk_errors("read", path), path.open(encoding="utf-8", newline="") as file:
-        entries = list(csv.DictReader(file))
+    with disk_errors("read", path):
+        text = path.read_text(encoding="utf-8")
+    entries = list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))  # without a half-written one
     steps, counts = np.unique([int(entry["step"]) for entry in entries], return_counts=True)
     if not len(steps):
         raise ShoalError(f"{path} is empty; start over with --clobber")

@@ -1,0 +1,78 @@
+"""A sweep: its trials from trials.csv, which settings matter, and its programs."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.learners.registry import ALGORITHMS
+from shoal.runs.config import read_settings
+from shoal.runs.files import disk_errors
+from shoal.runs.sweep.axes import read_axes
+from shoal.runs.sweep.importance import importance
+from shoal.runs.sweep.table import Row
+from shoal.watch.numbers import plain
+from shoal.watch.shelf import Entry, Shelf
+
+
+def sweep_page(entry: Entry, shelf: Shelf) -> dict[str, Any]:
+    """Its settings and trials, the share of the scores that each setting explains, its programs."""
+    plan = read_settings(entry.folder / "sweep.yaml")
+    names = list(plan.get("axes", {}))
+    rows = read_trials(entry.folder / "trials.csv", names)
+    programs = [run for run in shelf.runs().values() if entry.folder in run.folder.parents]
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "folder": str(entry.folder),
+        "method": str(plan.get("method", "")),
+        "axes": names,
+        "trials": [
+            {
+                "number": row.number,
+                "values": [row.values[name] for name in names],
+                "state": row.state,
+                "steps": row.steps,
+                "mean": plain(row.mean),
+                "scores": plain(row.scores),
+            }
+            for row in rows
+        ],
+        "importance": _importance(plan, rows),
+        "programs": [{"id": run.id, "name": run.name} for run in programs],
+    }
+
+
+def read_trials(path: Path, names: list[str]) -> list[Row]:
+    """The trials in trials.csv, values as they are written; [] where there is none yet."""
+    if not path.is_file():
+        return []
+    with disk_errors("read", path), path.open(encoding="utf-8", newline="") as file:
+        records = list(csv.DictReader(file))
+    try:
+        return [
+            Row(
+                number=int(one["trial"]),
+                values={name: one[name] for name in names},
+                state=one["state"],  # pyright: ignore[reportArgumentType]
+                steps=int(one["steps"]),
+                scores=np.array(one["scores"].split(), float),
+            )
+            for one in records
+        ]
+    except (KeyError, ValueError, AttributeError) as error:
+        raise ShoalError(f"{path} is not a table of trials: {error}") from error
+
+
+def _importance(plan: dict[str, Any], rows: list[Row]) -> dict[str, float]:
+    """How much each setting explains, of the trials that have a score; {} where nothing can be said."""
+    scored = [row for row in rows if np.isfinite(row.mean)]
+    algo = plan.get("settings", {}).get("algo", "ppo")
+    if len(scored) < 2 or algo not in ALGORITHMS:
+        return {}
+    listed = {name: values for name, values in plan["axes"].items() if isinstance(values, list)}
+    drawn = [f"{name}={prior}" for name, prior in plan["axes"].items() if name not in listed]
+    axes = read_axes(algo, listed, drawn)
+    return {name: plain(share) for name, share in importance(scored, axes).items()}

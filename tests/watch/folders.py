@@ -1,0 +1,41 @@
+"""Folders of runs as training writes them, without training."""
+
+import numpy as np
+
+from shoal.runs.config import write_config
+from shoal.runs.lineage import begin_lineage, extend_lineage
+from shoal.runs.metrics import MetricsWriter, write_summary
+from shoal.runs.presets import preset
+
+
+def write_run(folder, learners=1, reports=3, ended=True, columns=0, **settings):
+    """A run of CartPole-v1 with so many reports, 1,024 steps apart, and further columns of metrics."""
+    config = preset("CartPole-v1", learners=learners, steps=1024 * reports, **settings)
+    folder.mkdir(parents=True)
+    write_config(folder / "config.yaml", config)
+    for report in range(reports):
+        add_report(folder, report, learners, columns)
+    if ended:
+        scores = 10.0 * reports + np.arange(learners)
+        write_summary(folder, {"steps": 1024 * reports, "return_mean": scores, "interrupted": False})
+    return folder
+
+
+def add_report(folder, report, learners=1, columns=0):
+    """The next report: a return of 10 a report, and one more for each learner."""
+    returns = 10.0 * (report + 1) + np.arange(learners)
+    more = {f"loss/part{index}": np.full(learners, 0.1234567 * index) for index in range(columns)}
+    with MetricsWriter(folder, resume_step=1024 * report or None) as writer:
+        writer.write(
+            1024 * (report + 1), 1.0 + report, {"return_mean": returns, "loss/total": -returns} | more
+        )
+
+
+def write_population(folder):
+    """Four learners, of which the third replaces the first at step 1,024."""
+    write_run(folder, 4, exchange="truncation", evolve=("learning_rate",))
+    rates = {"learning_rate": np.array([1e-4, 1e-3, 1e-2, 3e-3])}
+    begin_lineage(folder, rates, None)
+    changed = {"learning_rate": np.array([1.2e-2, 1e-3, 1e-2, 3e-3])}
+    extend_lineage(folder, 1024, np.array([2, 1, 2, 3]), np.array([1.0, 2.0, 9.0, 3.0]), changed)
+    return folder

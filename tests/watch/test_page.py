@@ -1,0 +1,214 @@
+"""The page in a real browser: live, quick, safe and usable by keyboard."""
+
+import json
+import os
+import re
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from watch.folders import add_report, write_population, write_run
+from watch.serving import command, served
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+AXE = Path(os.environ.get("AXE", "node_modules/axe-core/axe.min.js"))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as found:
+        yield found.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
+@pytest.fixture
+def page(browser):
+    """A page on which no error is logged and from which no request leaves the machine."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    opened, errors, asked = context.new_page(), [], []
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.allowed = lambda text: False
+    yield opened
+    context.close()
+    assert [text for text in errors if not opened.allowed(text)] == []
+    assert all(url.startswith(("http://127.0.0.1:", "http://localhost:")) for url in asked)
+
+
+def open_run(page, server, name):
+    page.goto(server.url)
+    page.get_by_role("link", name=name, exact=True).click()
+    page.wait_for_selector("figure.chart svg path")
+
+
+def test_a_run_appears_and_moves(page, tmp_path):
+    with served(tmp_path) as server:
+        page.goto(server.url)
+        page.get_by_text("There is no run below").wait_for()
+        folder = write_run(tmp_path / "mine", ended=False)
+        page.get_by_role("link", name="mine").wait_for(timeout=2000)
+        page.get_by_role("link", name="mine").click()
+        page.wait_for_selector("figure.chart svg path")
+        add_report(folder, 3)
+        page.get_by_text("4096 of").wait_for(timeout=2000)
+        assert "40" in page.locator("dl.facts").inner_text()
+
+
+def test_the_page_recovers_when_the_server_does(page, tmp_path):
+    folder = write_run(tmp_path / "mine", ended=False)
+    page.allowed = lambda text: "ERR_CONNECTION" in text or "ERR_EMPTY" in text
+    port = free_port()
+    with command(tmp_path, port) as url:
+        page.goto(url)
+        page.get_by_role("link", name="mine").click()
+        page.wait_for_selector("figure.chart svg path")
+    page.get_by_text("No answer from shoal watch").wait_for()
+    add_report(folder, 3)
+    with command(tmp_path, port):
+        page.get_by_text("4096 of").wait_for()
+        playwright.expect(page.locator("#connection")).to_be_hidden()
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def test_a_deleted_run_says_so(page, tmp_path):
+    folder = write_run(tmp_path / "mine")
+    page.allowed = lambda text: "404" in text
+    with served(tmp_path) as server:
+        open_run(page, server, "mine")
+        shutil.rmtree(folder)
+        page.get_by_text("this run is gone").wait_for(timeout=3000)
+        assert page.locator("figure.chart svg path").count() > 0
+
+
+def test_a_half_written_row_changes_nothing(page, tmp_path):
+    folder = write_run(tmp_path / "mine", ended=False)
+    with served(tmp_path) as server:
+        open_run(page, server, "mine")
+        with (folder / "metrics.csv").open("a") as file:
+            file.write("4096,0,4")
+        page.wait_for_timeout(1500)
+        assert page.locator("#connection").is_hidden()
+        assert page.locator(".note").count() == 0
+
+
+def test_a_damaged_run_is_shown_as_such(page, tmp_path):
+    folder = write_run(tmp_path / "mine")
+    (folder / "config.yaml").write_text("env: [")
+    with served(tmp_path) as server:
+        open_run(page, server, "mine")
+        assert "not yaml" in page.locator(".note").first.inner_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["<img src=x onerror=document.title='caught'>", "a&b 'c' \"d\"", "%2e%2e", "é ü"]
+)
+def test_names_are_text(page, tmp_path, name):
+    write_run(tmp_path / name)
+    videos = tmp_path / name / "videos"
+    videos.mkdir()
+    (videos / f"{name}.gif").write_bytes(Path("docs/images/group.gif").read_bytes())
+    with served(tmp_path) as server:
+        open_run(page, server, name)
+        assert page.locator("h1").inner_text() == name
+        assert page.locator("img[src=x]").count() == 0
+        playwright.expect(page.locator(".films img")).to_have_js_property("complete", True)
+        assert page.locator(".films img").evaluate("image => image.naturalWidth") > 0
+        assert page.title().startswith(name)
+
+
+def test_many_learners_are_bands_and_a_heatmap(page, tmp_path):
+    """A click on the heatmap opens a learner; bench/watch.py measures how soon 4,096 are shown."""
+    write_run(tmp_path / "many", learners=500, reports=5)
+    with served(tmp_path) as server:
+        open_run(page, server, "many")
+        page.wait_for_selector("canvas.heat")
+        page.locator("canvas.heat").click(position={"x": 300, "y": 5})
+        page.wait_for_url(re.compile(r"/learner/4\d\d$"))
+        page.wait_for_selector("figure.chart svg path")
+
+
+def test_many_runs_are_listed_and_filtered(page, tmp_path):
+    for index in range(40):
+        write_run(tmp_path / f"run{index:03d}", learners=index % 7 + 1, seed=index)
+    with served(tmp_path) as server:
+        page.goto(server.url)
+        playwright.expect(page.locator("tbody tr")).to_have_count(40)
+        page.get_by_label("Filter runs").fill("run01")
+        playwright.expect(page.locator("tbody tr")).to_have_count(10)
+
+
+def test_runs_are_sorted_chosen_and_compared(page, tmp_path):
+    for name, learners in (("low", 1), ("high", 9)):
+        write_run(tmp_path / name, learners=learners)
+    with served(tmp_path) as server:
+        page.goto(server.url)
+        page.get_by_role("button", name="best").click()
+        assert page.locator("tbody a").all_inner_texts() == ["high", "low"]
+        page.get_by_role("button", name="best").click()
+        assert page.locator("tbody a").all_inner_texts() == ["low", "high"]
+        page.get_by_label("Compare low").check()
+        page.get_by_label("Compare high").check()
+        page.get_by_role("button", name="Compare 2").click()
+        page.wait_for_selector("figure.chart svg path[fill-opacity]")
+        assert page.locator("tbody tr").count() == 2
+
+
+def test_the_keyboard_reads_a_chart_and_opens_a_learner(page, tmp_path):
+    write_run(tmp_path / "mine", learners=3)
+    with served(tmp_path) as server:
+        open_run(page, server, "mine")
+        page.locator("figure.chart .picture").first.focus()
+        page.keyboard.press("ArrowDown")
+        assert "learner 0: 30" in page.locator(".tip").first.inner_text()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowLeft")
+        assert "learner 1: 21\nstep 2,048" in page.locator(".tip").first.inner_text()
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/learner/1")
+
+
+def test_a_token_is_asked_once(page, tmp_path):
+    write_run(tmp_path / "mine")
+    with served(tmp_path, token="open-sesame") as server:
+        page.goto(server.url)
+        page.get_by_role("link", name="mine").wait_for()
+        assert "token" not in page.url
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: npm install axe-core, or AXE=FILE")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_is_in_the_way_of_anybody(browser, tmp_path, theme):
+    """axe-core finds no serious or critical fault in any view."""
+    write_population(tmp_path / "population")
+    write_run(tmp_path / "ring", learners=4, exchange="gossip", topology="ring", env_spread=0.5)
+    write_run(tmp_path / "many", learners=40)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "metrics.csv").touch()
+    context = browser.new_context(color_scheme=theme, bypass_csp=True)
+    page = context.new_page()
+    with served(tmp_path) as server:
+        runs = json.loads(server.answers.find("/api/runs").body)["runs"]
+        ids = {run["name"]: run["id"] for run in runs}
+        places = ["", *(f"run/{id}" for id in ids.values()), f"run/{ids['ring']}/learner/1"]
+        places.append(f"compare?run={ids['ring']}&run={ids['many']}")
+        for place in places:
+            page.goto(f"{server.url}/#/{place}")
+            page.reload()
+            page.wait_for_timeout(700)
+            page.add_script_tag(path=AXE)
+            found = page.evaluate("axe.run()")["violations"]
+            serious = [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found
+                       if one["impact"] in ("serious", "critical")]  # fmt: skip
+            assert serious == [], place
+    context.close()
