@@ -1,9 +1,11 @@
-"""Sweeps measured: halving against the whole grid, and a lander's search against Optuna with SB3.
+"""Sweeps measured: halving, one program beside runs in turn, and a lander's search beside Optuna with SB3.
 
 python bench/sweep.py halving [--env CartPole-v1 Pendulum-v1 Acrobot-v1 MountainCarContinuous-v0] [--seeds 3]
-python bench/sweep.py lander [--minutes 10] [--repeats 3] [--peers .venv-peers/bin/python]
+python bench/sweep.py gpu [--quick]               1,024 settings in one program, and 103 runs of rejax in turn
+python bench/sweep.py lander [--minutes 10] [--repeats 3] [--cores 0,1]
 
-Each prints a table; --out FILE writes it too. `lander` needs the peers' environment with Optuna and Box2D.
+Each prints a table, line by line as it is measured; --out FILE writes it, too. `gpu` and `lander` call the
+peers by --peers PYTHON: for `gpu` one with rejax, for `lander` one with Stable-Baselines3, Optuna and Box2D.
 """
 
 import argparse
@@ -20,8 +22,12 @@ import jax
 import numpy as np
 
 import shoal
-from shoal.runs.sweep.sweep import Sweep
+from shoal.runs.sweep.plan import together
+from shoal.runs.sweep.sweep import Sweep, make_plan
+from shoal.training.loop import progress_reports
+from shoal.training.program import make_trainer
 
+PEERS = Path(__file__).parent / "peers"
 STEPS = {
     "CartPole-v1": 50_000,
     "Pendulum-v1": 100_000,
@@ -30,29 +36,46 @@ STEPS = {
 }
 GRID = {"learning_rate": [1e-4, 1e-3, 1e-2], "ent_coef": [0.0001, 0.003, 0.03], "clip_coef": [0.1, 0.2, 0.4]}
 LANDER = {"trials": 64, "seeds": 4, "steps": 300_000}
+SETTINGS, IN_TURN, GPU_STEPS = 1024, 103, 100_000
+QUICK_SETTINGS, QUICK_IN_TURN, QUICK_STEPS = 64, 7, 20_000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["halving", "lander"])
+    parser.add_argument("what", choices=["halving", "gpu", "lander"])
     parser.add_argument("--env", nargs="+", default=list(STEPS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, help="per learner, instead of those listed")
+    parser.add_argument("--quick", action="store_true", help="gpu: few settings and steps, for a CPU")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--peers", default=".venv-peers/bin/python")
+    parser.add_argument(
+        "--cores", default="0,1", help="lander: the cores of both searches, as taskset has them"
+    )
+    parser.add_argument("--peers", help="the peers' Python; .venv-peers, of gpu this one where it has rejax")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.what == "halving":
         found = halving(options.env, options.seeds, options.steps)
+    elif options.what == "gpu":
+        found = one_program(options.quick, options.steps, options.peers or python_with("rejax"))
     else:
-        found = lander(options.minutes, options.repeats, options.peers, options.steps or LANDER["steps"])
-    lines = []
+        peers, steps = options.peers or python_with("stable_baselines3"), options.steps or LANDER["steps"]
+        found = lander(options.minutes, options.repeats, options.cores, peers, steps)
+    if options.out:
+        options.out.write_text("")
     for line in found:
         print(line, flush=True)
-        lines.append(line)
-    if options.out:
-        options.out.write_text("\n".join(lines) + "\n")
+        if options.out:
+            with options.out.open("a") as file:
+                file.write(f"{line}\n")
+
+
+def python_with(module: str) -> str:
+    """This Python where it has the module, else that of the peers' environment."""
+    from importlib.util import find_spec
+
+    return sys.executable if find_spec(module) else ".venv-peers/bin/python"
 
 
 def halving(envs: list[str], seeds: int, steps: int | None) -> Iterator[str]:
@@ -103,37 +126,69 @@ def trained_steps(sweep: Sweep) -> int:
     return sum(last.values())
 
 
-def lander(minutes: float, repeats: int, peers: str, steps: int) -> Iterator[str]:
+def one_program(quick: bool, steps: int | None, peers: str) -> Iterator[str]:
+    """Many settings as rows of one program, beside a tenth of as many runs of rejax, one after the other."""
+    settings, in_turn = (QUICK_SETTINGS, QUICK_IN_TURN) if quick else (SETTINGS, IN_TURN)
+    steps = steps or (QUICK_STEPS if quick else GPU_STEPS)
+    command = [peers, PEERS / "rejax_sweep.py", in_turn, "--steps", steps]
+    rejax = json.loads(subprocess.check_output(list(map(str, command)), text=True).splitlines()[-1])
+    device = jax.devices()[0].device_kind
+    yield f"CartPole-v1, PPO, 4 environments x 128 steps, {steps:,} steps each, on {device}; once."
+    yield f"rejax ran {in_turn} settings; {settings:,} would take {settings / in_turn:.1f} times as long."
+    yield ""
+    yield "| | settings | compile | train | train 1 setting | all settings |"
+    yield "|---|---|---|---|---|---|"
+    base = shoal.TrainConfig(
+        "CartPole-v1", shoal.PPOConfig(num_envs=4, anneal_lr=False), steps=steps, reports=10
+    )
+    plan = make_plan(base, {}, settings, None, ("learning_rate", "ent_coef", "clip_coef"), seeds=1)
+    (group,) = plan.groups
+    began = time.perf_counter()
+    trainer = make_trainer(together(group, list(group.trials), 1))
+    reports = progress_reports(trainer, trainer.init())
+    report = next(reports)
+    first, began = time.perf_counter() - began, time.perf_counter()
+    one = report.step
+    *_, report = reports
+    jax.block_until_ready(report.state)
+    took = time.perf_counter() - began
+    train = took * report.step / (report.step - one)
+    compiling = first - (train - took)
+    cells = [f"{settings:,}", f"{compiling:.1f} s", f"{train:.1f} s", f"{1000 * train / settings:.1f} ms"]
+    yield f"| Shoal, one program | {' | '.join(cells)} | {first + took:.1f} s |"
+    each = rejax["seconds"] / in_turn
+    cells = [str(in_turn), f"{rejax['compile_seconds']:.1f} s", f"{rejax['seconds']:.1f} s"]
+    whole = rejax["compile_seconds"] + settings * each
+    yield f"| rejax, in turn | {' | '.join(cells)} | {1000 * each:.1f} ms | {whole:.1f} s (extrapolated) |"
+    returns = report.metrics["return_mean"]
+    best = np.nanargmax(returns)
+    values = ", ".join(f"{name} {value:.3g}" for name, value in plan.trials[best].values.items())
+    yield ""
+    yield f"Best: {values}; mean return of its last 100 episodes {returns[best]:.1f}."
+
+
+def lander(minutes: float, repeats: int, cores: str, peers: str, steps: int) -> Iterator[str]:
     """The best LunarLander found in so many minutes: greedy return over 100 episodes of the best policy."""
-    yield f"LunarLander-v3, PPO, {minutes:g} minutes each on the same cores, {repeats} repeats."
+    yield f"LunarLander-v3, PPO, {minutes:g} minutes each on the same {len(cores.split(','))} cores, in turn."
     yield f"Shoal: {LANDER['trials']} settings x {LANDER['seeds']} seeds, halving, {steps:,} steps."
     yield "Optuna: TPE and median pruning around Stable-Baselines3, one seed a trial, as many trials as fit."
     yield ""
     yield "| repeat | Shoal | learners begun | Optuna and SB3 | trials begun |"
     yield "|---|---|---|---|---|"
     for seed in range(1, repeats + 1):
-        ours, learners = search_with_shoal(minutes, seed, steps)
-        theirs = search_with_optuna(minutes, seed, peers, steps)
+        ours, learners = search_with_shoal(minutes, seed, cores, steps)
+        theirs = search_with_optuna(minutes, seed, cores, peers, steps)
         yield f"| {seed} | {ours:.1f} | {learners} | {theirs['return']:.1f} | {theirs['trials']} |"
 
 
-def search_with_shoal(minutes: float, seed: int, steps: int) -> tuple[float, int]:
+def search_with_shoal(minutes: float, seed: int, cores: str, steps: int) -> tuple[float, int]:
     """The greedy return of the best learner when the time is over, and how many learners had begun."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "shoal.cli", "sweep", "LunarLander-v3", "--out", folder, "--halving"]
-        command += [
-            "--random",
-            LANDER["trials"],
-            "--seeds",
-            LANDER["seeds"],
-            "--steps",
-            steps,
-            "--seed",
-            seed,
-        ]
-        process = subprocess.Popen(
-            list(map(str, command)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
+        search = ["--random", LANDER["trials"], "--seeds", LANDER["seeds"], "--steps", steps, "--seed", seed]
+        command = ["taskset", "-c", cores, sys.executable, "-m", "shoal.cli", "sweep", "LunarLander-v3"]
+        command += ["--out", folder, "--halving", *search]
+        quiet = {"stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        process = subprocess.Popen(list(map(str, command)), **quiet)
         try:
             process.wait(60 * minutes)
         except subprocess.TimeoutExpired:
@@ -153,10 +208,10 @@ def best_policy(folder: Path) -> tuple[float, int]:
     return best.evaluate(100, learner="best")[0].return_mean, begun
 
 
-def search_with_optuna(minutes: float, seed: int, peers: str, steps: int) -> dict:
+def search_with_optuna(minutes: float, seed: int, cores: str, peers: str, steps: int) -> dict:
     """What Optuna finds with Stable-Baselines3 in the same time."""
-    script = Path(__file__).parent / "peers" / "sweep.py"
-    command = [peers, script, "--minutes", minutes, "--seed", seed, "--steps", steps]
+    command = ["taskset", "-c", cores, peers, PEERS / "sweep.py"]
+    command += ["--minutes", minutes, "--seed", seed, "--steps", steps, "--processes", len(cores.split(","))]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 

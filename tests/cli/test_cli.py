@@ -100,7 +100,8 @@ def run(tmp_path_factory) -> Path:
 
 def test_a_run_leaves_its_files(run):
     left = {path.name.split(".tfevents")[0] for path in run.iterdir()}
-    assert left == {"config.yaml", "metrics.csv", "events.out", "checkpoints", "summary.json"}
+    files = {"config.yaml", "metrics.csv", "events.out", "summary.json", "policy_graph.json"}
+    assert left == files | {"checkpoints"}
     summary = json.loads((run / "summary.json").read_text())
     assert summary["steps"] == 640
     assert summary["learners"] == 2
