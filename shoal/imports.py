@@ -25,6 +25,7 @@ EXTRAS = {
     "jaxmarl": "jaxmarl",
     "pgx": "pgx",
     "resvg_py": "pgx",
+    "brax": "brax",
 }
 """Modules that an extra of Shoal installs."""
 

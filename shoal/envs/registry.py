@@ -11,7 +11,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from shoal.envs.adapters import builtin, envpool, gymnasium, gymnax, jaxmarl, pettingzoo, pgx
+from shoal.envs.adapters import brax, builtin, envpool, gymnasium, gymnax, jaxmarl, pettingzoo, pgx
 from shoal.envs.adapters.builtin import register as register
 from shoal.envs.adapters.own import own_recipe
 from shoal.envs.adapters.suite import Suite, UnknownOptions
@@ -28,6 +28,7 @@ SUITES: dict[str, Suite] = {
     "gymnax": gymnax.SUITE,
     "jaxmarl": jaxmarl.SUITE,
     "pgx": pgx.SUITE,
+    "brax": brax.SUITE,
 }
 """The suites by their prefixes, fastest first."""
 

@@ -14,11 +14,14 @@ STEPS = 200
 ROWS = 2
 
 
-def compare_with_own(name, own_step, observe=lambda obs: obs, params=None, steps=STEPS, **options):
+def compare_with_own(
+    name, own_step, observe=lambda obs: obs, params=None, steps=STEPS, limit=None, **options
+):
     """Random steps through the adapter equal the suite's own functions from the same states; returns ours.
 
     own_step(key, state, action, params) -> (obs, reward, terminated, truncated), for one row
     observe(obs) -> what the adapter should show of the suite's observation
+    limit: the steps of an episode, where that is not the suite's matter
 
     Real numbers may differ in their last bits, because the compiler joins operations as it likes.
     """
@@ -42,6 +45,8 @@ def compare_with_own(name, own_step, observe=lambda obs: obs, params=None, steps
             keys = jax.random.key_data(noise.key)
             own = jax.vmap(own_step)(keys, state.batch.state.state, action, worlds)
             begun, starting = state.batch.over, state.starts.obs
+            if limit is not None:
+                own = (*own[:3], own[3] | (state.batch.steps + 1 >= limit))
             state, after = env.step(state, action, noise)
             return (state, after), (after, own, begun, starting, state.age)
 

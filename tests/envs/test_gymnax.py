@@ -12,6 +12,8 @@ from tests.envs.suites import compare_with_own, ranks_as_suites_like, train_in_t
 
 gymnax = pytest.importorskip("gymnax", reason="needs the extra gymnax")
 
+pytestmark = pytest.mark.filterwarnings("ignore")
+
 QUICK = ("CartPole-v1", "Breakout-MinAtar")
 OFFLINE = [
     name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"

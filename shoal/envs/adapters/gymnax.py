@@ -7,9 +7,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from shoal.envs.adapters.host import one_line_errors
-from shoal.envs.adapters.jax_suites import Outcome, adapt_row, suite_recipe
-from shoal.envs.adapters.suite import Suite, option_errors
+from shoal.envs.adapters.jax_suites import Outcome, adapt_row, making, suite_recipe
+from shoal.envs.adapters.suite import Suite
 from shoal.errors import ShoalError
 from shoal.imports import import_user_module
 from shoal.types import EnvRecipe, EnvSpec, Tree
@@ -23,10 +22,10 @@ def recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
     title = f"gymnax:{name}"
     library = import_user_module("gymnax", title)
     options = {LIMIT if key == "max_episode_steps" else key: value for key, value in options.items()}
-    with one_line_errors(title):
+    with making(title, {}):
         fields = vars(library.make(name)[1])
     theirs = {key: value for key, value in options.items() if key not in fields}
-    with one_line_errors(title), option_errors(title, theirs):
+    with making(title, theirs):
         env, defaults = library.make(name, **theirs)
         defaults = defaults.replace(**{key: value for key, value in options.items() if key in fields})
         convert = library.environments.spaces.gymnax_space_to_gym_space

@@ -1,14 +1,18 @@
 """What the adapters of JAX suites share: the suite's step, as it is, becomes a `JaxEnv`."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from shoal.envs.adapters.host import one_line_errors
 from shoal.envs.adapters.kept_starts import from_jax_keeping_starts
+from shoal.envs.adapters.suite import option_errors
 from shoal.types import ActionSpace, EnvRecipe, EnvSpec, JaxEnv, ObservationSpace, Tree
 
 if TYPE_CHECKING:
@@ -70,6 +74,14 @@ def suite_recipe(
         truncated=lambda moment, params: moment.truncated,
     )
     return from_jax_keeping_starts(env, NEW_STARTS)
+
+
+@contextmanager
+def making(name: str, options: dict[str, Any]) -> Iterator[None]:
+    """While a suite makes an environment: its errors in one line, its warnings not at all."""
+    with one_line_errors(name), option_errors(name, options), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def adapt_row(

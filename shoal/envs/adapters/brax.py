@@ -1,0 +1,117 @@
+"""Brax: robots by four physics engines, chosen by the option `backend`. Their physics are data."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shoal.envs.adapters.host import one_line_errors
+from shoal.envs.adapters.jax_suites import Outcome, making, suite_recipe
+from shoal.envs.adapters.suite import Suite
+from shoal.imports import import_user_module
+from shoal.types import Box, EnvRecipe, EnvSpec, Tree
+
+EPISODE = 1000
+"""Brax's own number of steps, with those that repeat an action."""
+
+OURS = ("max_episode_steps", "action_repeat")
+"""The options that are not the constructor's."""
+
+FACTORS = {"mass": 1.0, "friction": 1.0, "strength": 1.0, "damping": 1.0, "gravity": 1.0}
+"""What may differ between worlds, as factors of the robot's own numbers."""
+SPREAD = (0.25, 0.5, 1.5)
+
+
+def recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
+    """The environment that `brax.envs.get_environment(name)` makes; options are its constructor's."""
+    title = f"brax:{name}"
+    envs = import_user_module("brax.envs", title)
+    theirs = {key: value for key, value in options.items() if key not in OURS}
+    with making(title, theirs):
+        env = envs.get_environment(name, **theirs)
+    has_physics = "sys" in vars(env)
+
+    def in_world(factors: Tree) -> Any:
+        made = copy.copy(env)
+        made.sys = scaled(env.sys, factors)
+        return made
+
+    def render(state: Any, factors: Tree) -> np.ndarray:
+        with one_line_errors(title):
+            return env.render([state.pipeline_state])[0]
+
+    return robot_recipe(
+        env, title, "brax", options, render, FACTORS if has_physics else {}, in_world if has_physics else None
+    )
+
+
+def scaled(system: Any, factors: Tree) -> Any:
+    """Brax's system, and MuJoCo's model in it, with its physical numbers times their factors."""
+    mass, link = factors["mass"], system.link
+    return system.replace(
+        gravity=system.gravity * factors["gravity"],
+        opt=system.opt.replace(gravity=system.opt.gravity * factors["gravity"]),
+        link=link.replace(
+            inertia=link.inertia.replace(i=link.inertia.i * mass, mass=link.inertia.mass * mass)
+        ),
+        body_mass=system.body_mass * mass,
+        body_inertia=system.body_inertia * mass,
+        body_subtreemass=system.body_subtreemass * mass,
+        geom_friction=system.geom_friction * factors["friction"],
+        actuator=system.actuator.replace(gear=system.actuator.gear * factors["strength"]),
+        actuator_gear=system.actuator_gear * factors["strength"],
+        dof=system.dof.replace(damping=system.dof.damping * factors["damping"]),
+        dof_damping=system.dof_damping * factors["damping"],
+    )
+
+
+def robot_recipe(
+    env: Any,
+    title: str,
+    suite: str,
+    options: dict[str, Any],
+    render: Callable[[Tree, Tree], np.ndarray],
+    factors: dict[str, float],
+    in_world: Callable[[Tree], Any] | None,
+) -> EnvRecipe:
+    """The recipe of an environment with Brax's interface: `reset(key)` and `step(state, action)`.
+
+    The option `action_repeat` takes every action so many times, or until the episode ends.
+    """
+    repeat, episode = options.get("action_repeat", 1), options.get("max_episode_steps", EPISODE)
+    with one_line_errors(title):
+        shapes = jax.eval_shape(env.reset, jax.random.key_data(jax.random.key(0)))
+    boxes = jax.tree.map(lambda x: Box(x.shape), shapes.obs)
+    action = Box((env.action_size,), -1.0, 1.0)
+    spread = dict.fromkeys(factors, SPREAD)
+    spec = EnvSpec(title, suite, boxes, action, -(-episode // repeat), params=factors, spread=spread)
+    made = in_world or (lambda factors: env)
+
+    def reset(key: Array, factors: Tree) -> tuple[Tree, Tree]:
+        state = made(factors).reset(key)
+        return state, state.obs
+
+    def step(key: Array, state: Any, action: Array, factors: Tree) -> Outcome:
+        world = made(factors)
+
+        def act(before: tuple[Any, Array], _: None) -> tuple[tuple[Any, Array], None]:
+            state, reward = before
+            over = state.done > 0
+            after = world.step(jax.tree.map(jnp.asarray, state), action)
+            state = jax.tree.map(lambda old, new: jnp.where(over, old, new), state, after)
+            return (state, reward + jnp.where(over, 0.0, after.reward)), None
+
+        if repeat == 1:
+            state = world.step(state, action)
+            return Outcome(state, state.obs, state.reward, state.done)
+        (state, reward), _ = jax.lax.scan(act, (state, jnp.float32(0)), None, repeat)
+        return Outcome(state, state.obs, reward, state.done)
+
+    return suite_recipe(spec, reset, step, render)
+
+
+SUITE = Suite(recipe, names=lambda: import_user_module("brax.envs", "brax")._envs, library="brax")
