@@ -11,6 +11,7 @@ from shoal.cli import show
 from shoal.cli.arguments import RunFolder, choose_run, read_arguments
 from shoal.cli.status import STATUS
 from shoal.runs.catalogue import find_run
+from shoal.runs.evaluation import RANDOM
 from shoal.runs.run import load
 from shoal.training.evaluate import Evaluation
 
@@ -30,7 +31,8 @@ class Eval:
     each_world: bool = False
     """Where worlds differ, also show every learner in every learner's world."""
     against: Path | None = None
-    """Another run of the same environment with teams: its best learner plays this run's, on each side."""
+    """Another run of the same environment with teams: its best learner plays this run's, on each side; or
+    random, for an opponent that acts at random."""
     levels: Literal["seen", "unseen", "all"] | None = None
     """Which levels of a generated game (Procgen): those seen in training, unseen ones, or all."""
     checkpoint: str = "latest"
@@ -61,7 +63,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _evaluate(run: Path, options: Eval) -> Sequence[Evaluation]:
-    against = find_run(options.against) if options.against else None
+    by_chance = options.against == Path(RANDOM)
+    against = RANDOM if by_chance else options.against and find_run(options.against)
     return load(run).evaluate(
         options.episodes,
         options.learner,

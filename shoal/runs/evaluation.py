@@ -1,15 +1,27 @@
 """Evaluation of a run's learners: which learners, in which worlds, on which levels, against which run."""
 
+import jax
+
 from shoal.envs.levels import has_levels, level_options
 from shoal.envs.registry import make
 from shoal.envs.worlds import parameters
 from shoal.errors import ShoalError
-from shoal.learners.wrappers.match import join, make_match
+from shoal.learners.wrappers.match import join, make_match, random_player
 from shoal.ops import trees
 from shoal.runs.learners import TrainedLearners, choose_learner, choose_learners
-from shoal.training.evaluate import Evaluation, assign_worlds, evaluate_worlds, play_episodes, summarise
+from shoal.training.evaluate import (
+    Evaluation,
+    assign_worlds,
+    evaluate_worlds,
+    play_episodes,
+    set_sampling,
+    summarise,
+)
 from shoal.training.parts import worlds_of
-from shoal.types import Tree
+from shoal.types import Learner, LearnerState, Tree
+
+RANDOM = "random"
+"""The opponent that acts at random."""
 
 
 def evaluate_learners(
@@ -37,7 +49,7 @@ def evaluate_learners(
 
 def evaluate_match(
     own: TrainedLearners,
-    other: TrainedLearners,
+    other: TrainedLearners | None,
     episodes: int = 100,
     learner: int | str = "all",
     *,
@@ -46,24 +58,36 @@ def evaluate_match(
 ) -> list[Evaluation]:
     """Two runs' learners against each other: an `Evaluation` of each side as the first team.
 
-    One learner of the first run, its best where `all` is asked for, plays the other's best.
+    One learner of the first run, its best where `all` is asked for, plays the other's best; without another
+    run, one that acts at random.
     """
     spec = own.recipe.spec
-    if other.config.env != own.config.env:
+    if other and other.config.env != own.config.env:
         envs = f"{own.config.env} and {other.config.env}"
         raise ShoalError(f"a match needs two runs of one environment, not {envs}")
     name, mine = choose_learner(own, "best" if learner == "all" else learner)
-    theirs, rival = choose_learner(other, "best")
+    us, (rival, *them) = (set_sampling(own.learner, sampled), mine), _opponent(own, other, sampled)
     evaluations = []
     for title, first, second in (
-        (f"this {name}, other {theirs}", (own.learner, mine), (other.learner, rival)),
-        (f"other {theirs}, this {name}", (other.learner, rival), (own.learner, mine)),
+        (f"this {name}, {rival}", us, them),
+        (f"{rival}, this {name}", them, us),
     ):
         game = make_match(first[0], second[0], spec)
         cohort = join(first[1], second[1])
-        returns, lengths = play_episodes(own.recipe, game, cohort, episodes, seed, sampled=sampled)
+        returns, lengths = play_episodes(own.recipe, game, cohort, episodes, seed, sampled=True)
         evaluations.append(summarise(title, returns[0], lengths[0], "default", spec))
     return evaluations
+
+
+def _opponent(
+    own: TrainedLearners, other: TrainedLearners | None, sampled: bool
+) -> tuple[str, Learner, LearnerState]:
+    """What an opponent is called, how it acts, and its state."""
+    if other is None:
+        chance = random_player(own.recipe.spec)
+        return RANDOM, chance, chance.init(jax.random.key(0))
+    name, rival = choose_learner(other, "best")
+    return f"other {name}", set_sampling(other.learner, sampled), rival
 
 
 def choose_levels(trained: TrainedLearners, which: str | None) -> tuple[TrainedLearners, str]:

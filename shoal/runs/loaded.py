@@ -125,9 +125,9 @@ class Run:
         `learner` is a number, "best", "mean" (of all parameters) or "all". Actions are greedy unless
         `sampled`. `checkpoint` is "latest", "best" or a step. `levels` are a generated game's "seen",
         "unseen" or "all"; `each_world` adds every learner's world to the worlds; `against` is another run
-        of the same game between teams.
+        of the same game between teams, or "random" for an opponent that acts at random.
         """
-        from shoal.runs.evaluation import evaluate_learners, evaluate_match
+        from shoal.runs.evaluation import RANDOM, evaluate_learners, evaluate_match
         from shoal.runs.learners import load_learners
 
         trained = load_learners(self.folder, checkpoint, self.parts)
@@ -135,8 +135,10 @@ class Run:
             return evaluate_learners(
                 trained, episodes, learner, sampled=sampled, seed=seed, levels=levels, each_world=each_world
             )
-        rival = against if isinstance(against, Run) else Run(against)
-        other = load_learners(rival.folder, checkpoint, rival.parts)
+        other = None
+        if against != RANDOM:
+            rival = against if isinstance(against, Run) else Run(against)
+            other = load_learners(rival.folder, checkpoint, rival.parts)
         return evaluate_match(trained, other, episodes, learner, sampled=sampled, seed=seed)
 
     def policy(

@@ -131,6 +131,7 @@ def test_the_clock_truncates_and_all_else_terminates():
     assert not particles.terminated.any()
     # JaxMARL's MPE reads its clock before it moves: 26 steps, then the reset step
     assert [np.flatnonzero(row).tolist() for row in particles.truncated.T[:1]] == [list(range(25, 200, 27))]
+    assert make("jaxmarl:SMAX-3m").spec.max_episode_steps == 101, "SMAX's too"
     riddle = compare("switch_riddle").steps
     assert riddle.terminated.any()
     assert riddle.truncated.any()

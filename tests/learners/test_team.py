@@ -14,10 +14,11 @@ from shoal.errors import ShoalError
 from shoal.learners.context import LearnerContext
 from shoal.learners.ppo import PPOConfig, ppo
 from shoal.learners.team_config import TeamConfig
-from shoal.learners.wrappers.match import join, make_match
+from shoal.learners.wrappers.match import join, make_match, random_player
 from shoal.learners.wrappers.team import make_team
 from shoal.learners.wrappers.team_views import agent_space, observe_agents
 from shoal.nets.actor_critic import actor_critic
+from shoal.ops.masks import ACTION_MASK
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.loop import progress_reports
@@ -331,3 +332,15 @@ def test_in_a_match_each_learner_plays_its_side():
     assert not np.array_equal(alone[0], alone[1])
     with pytest.raises(ShoalError, match="no opponent"):
         make_match(learner, learner, spec_of())
+
+
+def test_a_random_player_takes_every_allowed_choice_equally_often():
+    masked = {"obs": Box((2,)), ACTION_MASK: Box((3,), 0.0, 1.0)}
+    spec = replace(spec_of(), observation=masked, action=Discrete(3))
+    player, many = random_player(spec), 3_000
+    mask = np.tile(np.float32([[1, 0, 1], [1, 1, 1], [0, 1, 0]]), (many, 1, 1))
+    obs = {"obs": np.zeros((many, A, 2), np.float32), ACTION_MASK: mask}
+    noise = player.draw(jax.random.key(0), (1, many))[0]
+    action, _ = player.act(player.init(jax.random.key(0)), obs, noise, np.ones(many, bool))
+    shares = np.stack([np.bincount(one, minlength=3) / many for one in np.asarray(action).T])
+    np.testing.assert_allclose(shares, [[1 / 2, 0, 1 / 2], [1 / 3] * 3, [0, 1, 0]], atol=0.03)

@@ -41,7 +41,7 @@ every_preset = pytest.mark.parametrize(
 
 @every_preset
 def test_every_setting_is_there_and_no_other(preset):
-    assert preset.keys() - {"team.policies"} == KNOWN  # which is for teams
+    assert preset.keys() - {"team.policies", "team.critic_view"} == KNOWN  # which are for teams
 
 
 @every_preset

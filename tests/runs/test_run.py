@@ -101,3 +101,11 @@ def test_a_film_and_the_pictures(trained, tmp_path):
 def test_a_folder_without_a_run_is_refused_at_once(tmp_path):
     with pytest.raises(shoal.ShoalError, match="a run's folder holds config"):
         shoal.load(tmp_path)
+
+
+def test_a_team_against_chance(tmp_path):
+    run = shoal.run("simple_tag_v3", steps=32, folder=tmp_path / "tag", **TINY)
+    first, second = run.evaluate(20, against="random")
+    assert (first.learner, second.learner) == ("this 0, random", "random, this 0")
+    assert first.return_mean != second.return_mean
+    assert first.length_mean == second.length_mean == 25

@@ -57,7 +57,8 @@ def jaxmarl_env(name: str, options: dict[str, Any]) -> JaxEnv:
     limit = getattr(env, "max_steps", None)
     if limit and not endless:
         getattr(env, "_env", env).max_steps = NO_LIMIT  # the clock is ours
-    limit = limit + world.startswith("MPE") if limit else None  # MPE's clock is read before it moves
+    late = in_smax or world.startswith("MPE")  # their clocks are read before they move
+    limit = limit + late if limit else None
 
     def reset(key: Array, params: Tree) -> Moment:
         obs, state = env.reset(key)

@@ -1,4 +1,4 @@
-"""Matches: two trained learners play against each other."""
+"""Matches: two trained learners play against each other, or one against chance."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,8 @@ import numpy as np
 from jax import Array
 
 from shoal.errors import ShoalError
+from shoal.ops.distributions import distribution_for
+from shoal.ops.masks import restrict
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
 
@@ -35,6 +37,23 @@ def make_match(first: Learner, second: Learner, spec: EnvSpec) -> Learner:
         return join(*(side.for_evaluation(split(state, i), num_envs) for i, side in enumerate(sides)))
 
     return Learner(init=init, draw=draw, act=act, update=_refuse, for_evaluation=for_evaluation)
+
+
+def random_player(spec: EnvSpec) -> Learner:
+    """A learner that only acts, at random among what its environment allows; its state is empty."""
+    distribution = distribution_for(spec.action)
+
+    def init(key: Array) -> LearnerState:
+        return LearnerState(*[()] * len(LearnerState._fields))
+
+    def draw(key: Array, shape: tuple[int, int]) -> Tree:
+        return distribution.draw(key, (*shape, *spec.agent_axis))
+
+    def act(state: LearnerState, obs: Tree, noise: Tree, episode_starts: Array) -> tuple[Tree, Tree]:
+        indifferent = jnp.zeros((*episode_starts.shape, *spec.agent_axis, distribution.num_outputs))
+        return distribution.sample(restrict(spec.action, obs, indifferent), noise), state.private
+
+    return Learner(init=init, draw=draw, act=act, update=_refuse)
 
 
 def join(first: LearnerState, second: LearnerState) -> LearnerState:
