@@ -52,9 +52,11 @@ def test_a_state_goes_on_as_if_it_had_never_stopped(whole, tmp_path):
 
 def test_what_is_saved_in_the_loop_is_a_run(whole, tmp_path):
     folder = shoal.save(whole[1], tmp_path / "half")
+    assert (folder / "policy_graph.json").is_file()
     run = shoal.load(folder)
     assert (run.step, run.best) == (64, int(np.nanargmax(whole[1].metrics["return_mean"])))
     assert run.evaluate(2) == shoal.evaluate(whole[1], 2)
+    assert run.policy()(np.zeros(4)) in (0, 1)
     run = shoal.run(run.config, folder=folder)
     assert run.step == 128
     assert run.metrics["step"].tolist() == [96, 96, 128, 128]
