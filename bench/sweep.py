@@ -35,7 +35,8 @@ STEPS = {
     "MountainCarContinuous-v0": 150_000,  # a ninth of them are 16 episodes of 1,000 steps
 }
 GRID = {"learning_rate": [1e-4, 1e-3, 1e-2], "ent_coef": [0.0001, 0.003, 0.03], "clip_coef": [0.1, 0.2, 0.4]}
-LANDER = {"trials": 64, "seeds": 4, "steps": 300_000}
+LANDER, QUICK_LANDER = (64, 4, 300_000), (6, 2, 30_000)
+"""Settings, seeds and steps of the lander's sweep."""
 SETTINGS, IN_TURN, GPU_STEPS = 1024, 103, 100_000
 QUICK_SETTINGS, QUICK_IN_TURN, QUICK_STEPS = 64, 7, 20_000
 
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("--env", nargs="+", default=list(STEPS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, help="per learner, instead of those listed")
-    parser.add_argument("--quick", action="store_true", help="gpu: few settings and steps, for a CPU")
+    parser.add_argument("--quick", action="store_true", help="gpu, lander: few settings and steps")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
@@ -58,10 +59,13 @@ def main() -> None:
     if options.what == "halving":
         found = halving(options.env, options.seeds, options.steps)
     elif options.what == "gpu":
+        jax.config.update("jax_enable_compilation_cache", False)  # compiling is a column
         found = one_program(options.quick, options.steps, options.peers or python_with("rejax"))
     else:
-        peers, steps = options.peers or python_with("stable_baselines3"), options.steps or LANDER["steps"]
-        found = lander(options.minutes, options.repeats, options.cores, peers, steps)
+        trials, seeds, steps = QUICK_LANDER if options.quick else LANDER
+        plan = {"random": trials, "seeds": seeds, "steps": options.steps or steps}
+        peers = options.peers or python_with("stable_baselines3")
+        found = lander(options.minutes, options.repeats, options.cores, peers, plan)
     if options.out:
         options.out.write_text("")
     for line in found:
@@ -167,26 +171,26 @@ def one_program(quick: bool, steps: int | None, peers: str) -> Iterator[str]:
     yield f"Best: {values}; mean return of its last 100 episodes {returns[best]:.1f}."
 
 
-def lander(minutes: float, repeats: int, cores: str, peers: str, steps: int) -> Iterator[str]:
+def lander(minutes: float, repeats: int, cores: str, peers: str, plan: dict[str, int]) -> Iterator[str]:
     """The best LunarLander found in so many minutes: greedy return over 100 episodes of the best policy."""
     yield f"LunarLander-v3, PPO, {minutes:g} minutes each on the same {len(cores.split(','))} cores, in turn."
-    yield f"Shoal: {LANDER['trials']} settings x {LANDER['seeds']} seeds, halving, {steps:,} steps."
+    yield f"Shoal: {plan['random']} settings x {plan['seeds']} seeds, halving, {plan['steps']:,} steps."
     yield "Optuna: TPE and median pruning around Stable-Baselines3, one seed a trial, as many trials as fit."
     yield ""
     yield "| repeat | Shoal | learners begun | Optuna and SB3 | trials begun |"
     yield "|---|---|---|---|---|"
     for seed in range(1, repeats + 1):
-        ours, learners = search_with_shoal(minutes, seed, cores, steps)
-        theirs = search_with_optuna(minutes, seed, cores, peers, steps)
+        ours, learners = search_with_shoal(minutes, seed, cores, plan)
+        theirs = search_with_optuna(minutes, seed, cores, peers, plan["steps"])
         yield f"| {seed} | {ours:.1f} | {learners} | {theirs['return']:.1f} | {theirs['trials']} |"
 
 
-def search_with_shoal(minutes: float, seed: int, cores: str, steps: int) -> tuple[float, int]:
+def search_with_shoal(minutes: float, seed: int, cores: str, plan: dict[str, int]) -> tuple[float, int]:
     """The greedy return of the best learner when the time is over, and how many learners had begun."""
     with tempfile.TemporaryDirectory() as folder:
-        search = ["--random", LANDER["trials"], "--seeds", LANDER["seeds"], "--steps", steps, "--seed", seed]
+        search = [word for name, value in plan.items() for word in (f"--{name}", value)]
         command = ["taskset", "-c", cores, sys.executable, "-m", "shoal.cli", "sweep", "LunarLander-v3"]
-        command += ["--out", folder, "--halving", *search]
+        command += ["--out", folder, "--halving", "--seed", seed, *search]
         quiet = {"stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
         process = subprocess.Popen(list(map(str, command)), **quiet)
         try:
@@ -201,6 +205,8 @@ def best_policy(folder: Path) -> tuple[float, int]:
     """The greedy return of the learner with the highest score in all programs, and how many have begun."""
     runs = [shoal.load(run) for run in sorted((folder / "programs").iterdir())]
     runs = [run for run in runs if run.checkpoints]
+    if not runs:  # the time was over before the first rollout
+        return np.nan, 0
     first = lambda run: run.config.steps_after(run.config.report_every)
     begun = sum(run.learners for run in runs if run.metrics["step"].min() == first(run))
     score = lambda run: np.nanmax(run.metrics["return_mean"][-run.learners :])
@@ -217,6 +223,4 @@ def search_with_optuna(minutes: float, seed: int, cores: str, peers: str, steps:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "shoal" / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     main()
