@@ -26,6 +26,9 @@ EXTRAS = {
     "pgx": "pgx",
     "resvg_py": "pgx",
     "brax": "brax",
+    "jumanji": "jumanji",
+    "craftax": "craftax",
+    "xminigrid": "xminigrid",
 }
 """Modules that an extra of Shoal installs."""
 

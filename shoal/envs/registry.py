@@ -11,7 +11,19 @@ import importlib.util
 import sys
 from typing import Any
 
-from shoal.envs.adapters import brax, builtin, envpool, gymnasium, gymnax, jaxmarl, pettingzoo, pgx
+from shoal.envs.adapters import (
+    brax,
+    builtin,
+    craftax,
+    envpool,
+    gymnasium,
+    gymnax,
+    jaxmarl,
+    jumanji,
+    pettingzoo,
+    pgx,
+    xminigrid,
+)
 from shoal.envs.adapters.builtin import register as register
 from shoal.envs.adapters.own import own_recipe
 from shoal.envs.adapters.suite import Suite, UnknownOptions
@@ -29,6 +41,9 @@ SUITES: dict[str, Suite] = {
     "jaxmarl": jaxmarl.SUITE,
     "pgx": pgx.SUITE,
     "brax": brax.SUITE,
+    "jumanji": jumanji.SUITE,
+    "craftax": craftax.SUITE,
+    "xminigrid": xminigrid.SUITE,
 }
 """The suites by their prefixes, fastest first."""
 

@@ -70,11 +70,12 @@ def test_repeated_actions_add_up_until_the_end():
 @pytest.mark.parametrize("factor", FACTORS)
 def test_worlds_differ_in_their_physics(factor):
     """With a factor the steps are those of a system that was scaled; each factor changes something."""
-    env = envs.get_environment("hopper", backend="spring")
+    name, engine = ("hopper", "spring") if factor == "friction" else ("inverted_pendulum", "generalized")
+    env = envs.get_environment(name, backend=engine)
     usual, factors = env.sys, FACTORS | {factor: 1.4}
     step = own(env, lambda params: scaled(usual, params))
-    ours = compare_with_own("brax:hopper", step, params=factors, backend="spring")
-    usual = compare_with_own("brax:hopper", own(env), backend="spring")
+    ours = compare_with_own(f"brax:{name}", step, params=factors, backend=engine)
+    usual = compare_with_own(f"brax:{name}", own(env), backend=engine)
     assert (ours.obs != usual.obs).any()
 
 

@@ -1,7 +1,7 @@
 """What the adapters of JAX suites share: the suite's step, as it is, becomes a `JaxEnv`."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,7 @@ from jax import Array
 
 from shoal.envs.adapters.host import one_line_errors
 from shoal.envs.adapters.kept_starts import from_jax_keeping_starts
-from shoal.envs.adapters.suite import option_errors
+from shoal.envs.adapters.suite import UnknownOptions, option_errors
 from shoal.types import ActionSpace, EnvRecipe, EnvSpec, JaxEnv, ObservationSpace, Tree
 
 if TYPE_CHECKING:
@@ -82,6 +82,12 @@ def making(name: str, options: dict[str, Any]) -> Iterator[None]:
     with one_line_errors(name), option_errors(name, options), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def known_options(name: str, options: dict[str, Any], known: Collection[str]) -> None:
+    """Raise where options are not among the parameters of an environment."""
+    if unknown := sorted(options.keys() - set(known)):
+        raise UnknownOptions(f"{name} has no option {unknown[0]}; it has {', '.join(known)}")
 
 
 def adapt_row(
