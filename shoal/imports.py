@@ -29,6 +29,7 @@ EXTRAS = {
     "jumanji": "jumanji",
     "craftax": "craftax",
     "xminigrid": "xminigrid",
+    "mujoco_playground": "playground",
 }
 """Modules that an extra of Shoal installs."""
 

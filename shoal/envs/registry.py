@@ -22,6 +22,7 @@ from shoal.envs.adapters import (
     jumanji,
     pettingzoo,
     pgx,
+    playground,
     xminigrid,
 )
 from shoal.envs.adapters.builtin import register as register
@@ -44,6 +45,7 @@ SUITES: dict[str, Suite] = {
     "jumanji": jumanji.SUITE,
     "craftax": craftax.SUITE,
     "xminigrid": xminigrid.SUITE,
+    "playground": playground.SUITE,
 }
 """The suites by their prefixes, fastest first."""
 

@@ -1,6 +1,7 @@
 """Brax: robots by four physics engines, chosen by the option `backend`. Their physics are data."""
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -41,8 +42,7 @@ def recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
         return made
 
     def render(state: Any, factors: Tree) -> np.ndarray:
-        with one_line_errors(title):
-            return env.render([state.pipeline_state])[0]
+        return env.render([state.pipeline_state])[0]
 
     return robot_recipe(
         env, title, "brax", options, render, FACTORS if has_physics else {}, in_world if has_physics else None
@@ -52,20 +52,27 @@ def recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
 def scaled(system: Any, factors: Tree) -> Any:
     """Brax's system, and MuJoCo's model in it, with its physical numbers times their factors."""
     mass, link = factors["mass"], system.link
-    return system.replace(
+    return scaled_model(system, factors).replace(
         gravity=system.gravity * factors["gravity"],
-        opt=system.opt.replace(gravity=system.opt.gravity * factors["gravity"]),
         link=link.replace(
             inertia=link.inertia.replace(i=link.inertia.i * mass, mass=link.inertia.mass * mass)
         ),
-        body_mass=system.body_mass * mass,
-        body_inertia=system.body_inertia * mass,
-        body_subtreemass=system.body_subtreemass * mass,
-        geom_friction=system.geom_friction * factors["friction"],
         actuator=system.actuator.replace(gear=system.actuator.gear * factors["strength"]),
-        actuator_gear=system.actuator_gear * factors["strength"],
         dof=system.dof.replace(damping=system.dof.damping * factors["damping"]),
-        dof_damping=system.dof_damping * factors["damping"],
+    )
+
+
+def scaled_model(model: Any, factors: Tree) -> Any:
+    """MJX's model with its physical numbers times their factors."""
+    mass = factors["mass"]
+    return model.replace(
+        opt=model.opt.replace(gravity=model.opt.gravity * factors["gravity"]),
+        body_mass=model.body_mass * mass,
+        body_inertia=model.body_inertia * mass,
+        body_subtreemass=model.body_subtreemass * mass,
+        geom_friction=model.geom_friction * factors["friction"],
+        actuator_gear=model.actuator_gear * factors["strength"],
+        dof_damping=model.dof_damping * factors["damping"],
     )
 
 
@@ -89,6 +96,8 @@ def robot_recipe(
     action = Box((env.action_size,), -1.0, 1.0)
     spread = dict.fromkeys(factors, SPREAD)
     spec = EnvSpec(title, suite, boxes, action, -(-episode // repeat), params=factors, spread=spread)
+    if "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "egl")  # for pictures; read when the first one is drawn
     made = in_world or (lambda factors: env)
 
     def reset(key: Array, factors: Tree) -> tuple[Tree, Tree]:
@@ -111,7 +120,11 @@ def robot_recipe(
         (state, reward), _ = jax.lax.scan(act, (state, jnp.float32(0)), None, repeat)
         return Outcome(state, state.obs, reward, state.done)
 
-    return suite_recipe(spec, reset, step, render)
+    def picture(state: Tree, factors: Tree) -> np.ndarray:
+        with one_line_errors(title):
+            return np.asarray(render(state, factors))
+
+    return suite_recipe(spec, reset, step, picture)
 
 
 SUITE = Suite(recipe, names=lambda: import_user_module("brax.envs", "brax")._envs, library="brax")
