@@ -15,7 +15,7 @@ class Milestones:
     """Evaluation while training, checkpoints to keep, and a return to stop at; they never change the numbers.
 
     >>> Milestones(eval_every=10_000).after(Milestones(eval_every=5_000, save_every=50_000))
-    Milestones(eval_every=10000, eval_episodes=None, save_every=50000, stop_at=None)
+    Milestones(eval_every=10000, eval_episodes=None, save_every=50000, stop_at=None, film_every=None)
     """
 
     eval_every: int | None = None
@@ -29,14 +29,18 @@ class Milestones:
     stop_at: float | None = None
     """Stop when the learners' mean return reaches this: in an evaluation with --eval-every, else over the
     last 100 episodes. It holds for this command alone."""
+    film_every: int | None = None
+    """Film an episode of the best learner after every so many steps, and at the end; 0 is never. Unless
+    given, as in the run's last command."""
 
     def __post_init__(self):
         if self.eval_every is not None:
             check_at_least(self, 0, "eval_every")
         if self.eval_episodes is not None:
             check_at_least(self, 1, "eval_episodes")
-        if self.save_every is not None:
-            check_at_least(self, 0, "save_every")
+        for name in ("save_every", "film_every"):
+            if getattr(self, name) is not None:
+                check_at_least(self, 0, name)
 
     @property
     def episodes(self) -> int:
@@ -59,6 +63,7 @@ class Milestones:
         parts = [
             f"evaluates every {self.eval_every:,} steps" if self.eval_every else "",
             f"keeps a checkpoint every {self.save_every:,} steps" if self.save_every else "",
+            f"films the best learner every {self.film_every:,} steps" if self.film_every else "",
             f"stops at a mean return of {self.stop_at:g}" if self.stop_at is not None else "",
         ]
         return ", ".join(filter(None, parts))

@@ -37,6 +37,7 @@ def run(
     eval_episodes: int | None = None,
     save_every: int | None = None,
     stop_at: float | None = None,
+    film_every: int | None = None,
     track: str | Sequence[str] | None = None,
     **settings,
 ) -> Run:
@@ -51,8 +52,9 @@ def run(
     over. A terminal shows a progress bar. Ctrl-C saves and raises KeyboardInterrupt.
 
     After every `eval_every` steps the learners play `eval_episodes` greedy episodes each (10 unless given);
-    checkpoints at every `save_every` steps are kept; the run ends where the learners' mean return reaches
-    `stop_at`. The same call without the first three does as the last one did; 0 turns them off.
+    checkpoints at every `save_every` steps are kept; after every `film_every` steps the best learner is
+    filmed; the run ends where the learners' mean return reaches `stop_at`. The same call without the first
+    three, or `film_every`, does as the last one did; 0 turns them off.
 
     `track` names trackers that record the run, too: "wandb", "mlflow", "trackio", or a list of them.
 
@@ -63,7 +65,7 @@ def run(
     """
     parts = {"env": env, "network": network, "learner": learner, "exchange": exchange}
     config, own = read_call(start, parts, settings)
-    milestones = Milestones(eval_every, eval_episodes, save_every, stop_at)
+    milestones = Milestones(eval_every, eval_episodes, save_every, stop_at, film_every)
     opened = open_session(config, folder, clobber, mesh=mesh, milestones=milestones, own=own, track=track)
     if not isinstance(opened, Finished):
         bar = ProgressBar(opened) if on_terminal() else None

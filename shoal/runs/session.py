@@ -30,6 +30,7 @@ from shoal.runs.config import differences, from_settings, read_settings, to_sett
 from shoal.runs.describing import describe_run
 from shoal.runs.divergence import DivergenceCheck, all_lost
 from shoal.runs.files import FolderLock, make_folder
+from shoal.runs.filming import Films
 from shoal.runs.metrics import read_summary, write_summary
 from shoal.runs.milestones import Milestones, keep_milestones
 from shoal.runs.naming import find_folder
@@ -183,12 +184,17 @@ def train_session(session: Session, show: Callable[[Report], None], until: int |
     With `until` to the first report that is due at that step or later.
     """
     report, track = None, session.track if rank() == 0 else ()
-    with stop_signals(session.waiting), Trackers(session.folder, track) as trackers:
+    with (
+        stop_signals(session.waiting),
+        Films(session.folder) as films,
+        Trackers(session.folder, track) as trackers,
+    ):
         reports = run_session(session)
         try:
             for report in reports:
                 show(report)
                 trackers.check()
+                films.check(report.step if rank() == 0 and session.watch.films(report) else None)
                 if first_rank_where(session.waiting.stopping) is not None:
                     break
                 if until is not None and report.due and report.step >= until:
@@ -197,7 +203,11 @@ def train_session(session: Session, show: Callable[[Report], None], until: int |
         except GivenUp as given_up:
             return give_up(session, report, str(given_up))
         assert report is not None, "a session has at least one iteration left"
-        return finish_session(session, report)
+        finished = finish_session(session, report)
+        if not finished.interrupted:
+            session.waiting.begin("filming")
+            films.finish(lambda: session.waiting.stopping)
+        return finished
 
 
 def give_up(session: Session, report: Report | None, activity: str) -> Finished:

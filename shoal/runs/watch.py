@@ -36,10 +36,13 @@ class Watch:
 
     def interludes(self, trainer: Trainer) -> Interludes:
         """The evaluations and checkpoints of the loop."""
-        save_every, eval_every = self.milestones.save_every or 0, self.milestones.eval_every or 0
-        if not eval_every:
-            return Interludes(save_every=save_every)
-        return Interludes(eval_every, make_validation(trainer.parts, self.milestones.episodes), save_every)
+        given = self.milestones
+        saved = Interludes(save_every=given.save_every or 0, film_every=given.film_every or 0)
+        if not given.eval_every:
+            return saved
+        return saved._replace(
+            eval_every=given.eval_every, evaluate=make_validation(trainer.parts, given.episodes)
+        )
 
     def see(self, report: Report) -> None:
         """Note a report's evaluation, and whether it reaches the goal."""
@@ -69,12 +72,18 @@ class Watch:
         return highest(scores_of(report)) if counts else -np.inf
 
     def must_save(self, report: Report) -> bool:
-        """Whether this report is the best by evaluation, or its checkpoint is kept."""
-        return self.keeps(report) or (report.evaluated and self.best is self.last)
+        """Whether this report is the best by evaluation, is filmed, or its checkpoint is kept."""
+        best = report.evaluated and self.best is self.last
+        return best or self.keeps(report) or self.films(report)
 
     def keeps(self, report: Report) -> bool:
         """Whether this report's checkpoint is kept for good."""
         every = self.milestones.save_every
+        return bool(every) and self.config.reaches(report.iteration, every)
+
+    def films(self, report: Report) -> bool:
+        """Whether the best learner is filmed as it is at this report."""
+        every = self.milestones.film_every
         return bool(every) and self.config.reaches(report.iteration, every)
 
     def meta(self, report: Report) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class Interludes(NamedTuple):
     eval_every: int = 0
     evaluate: Callable[[LearnerState], dict[str, np.ndarray]] = no_evaluation  # metrics, (L,) each
     save_every: int = 0  # the loop only sees to it that there is a report to save
+    film_every: int = 0  # the same
 
 
 NO_INTERLUDES = Interludes()
@@ -205,7 +206,7 @@ def without_lost(scores: dict[str, np.ndarray], lost: np.ndarray) -> dict[str, n
 def next_boundary(config: TrainConfig, interludes: Interludes, iteration: int) -> int:
     """The first iteration after this one that a report, a selection or an interlude follows."""
     multiples = [every for every in (config.report_every, config.selection_every) if every]
-    steps = [every for every in (interludes.eval_every, interludes.save_every) if every]
+    steps = [x for x in (interludes.eval_every, interludes.save_every, interludes.film_every) if x]
     nearest = [(iteration // every + 1) * every for every in multiples]
     nearest += [config.next_reaching(iteration, every) for every in steps]
     return min(*nearest, config.num_iterations)

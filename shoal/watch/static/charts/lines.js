@@ -57,7 +57,16 @@ export function lineChart({ height = 240, onPick = null } = {}) {
     );
     labelled.forEach((one, index) => {
       const place = { class: "label", x: box.right + 8, y: heights[index] + 4 };
-      drawn.append(svg("circle", { cx: box.right, cy: y(lastOf(one.values)), r: 3, fill: one.colour }));
+      const end = x(xOf(one)[one.values.findLastIndex((value) => value !== null)]);
+      drawn.append(svg("circle", { cx: end, cy: y(lastOf(one.values)), r: 3, fill: one.colour }));
+      if (end < place.x - 20)
+        drawn.append(
+          svg("path", {
+            d: `M${end} ${y(lastOf(one.values))}L${place.x - 3} ${place.y - 4}`,
+            class: "cursor",
+            fill: "none",
+          }),
+        );
       drawn.append(svg("text", place, one.label));
     });
     marker = svg("g");

@@ -63,6 +63,9 @@ export function asLines(curve, learner = null, best = null) {
   return { ...shared, series: [...lines, mean, ...own], caption };
 }
 
+// The large chart has the return.
+export const withoutReturn = (metrics) => metrics.filter(({ name }) => name !== "return_mean");
+
 export function openLearner(id) {
   return (learner) => (location.hash = `#/run/${id}/learner/${learner}`);
 }
@@ -95,11 +98,13 @@ export function metricGroup(id, title, metrics, open, learner = null) {
   const charts = new Map();
   const grid = h("div", { class: "grid" });
   const node = h("details", { class: "card", open }, h("summary", {}, title), grid);
-  node.addEventListener("toggle", () => node.open && refresh().catch(() => {}));
+  node.addEventListener("toggle", () => refresh(best).catch(() => {}));
   let drawn = null;
+  let best; // the best learner; not known before the first refresh of the whole page
 
-  async function refresh(best = null) {
-    if (!node.open) return;
+  async function refresh(bestNow) {
+    best = bestNow;
+    if (!node.open || best === undefined) return;
     const pairs = metrics.map(({ name }) => ["metric", name]);
     if (learner !== null) pairs.push(["learner", learner]);
     const curves = await get(`/api/runs/${id}/curves?${query(pairs)}`);
@@ -111,7 +116,9 @@ export function metricGroup(id, title, metrics, open, learner = null) {
         charts.set(curve.metric, chart);
         grid.append(h("div", {}, h("h3", {}, curve.label), chart.node));
       }
-      charts.get(curve.metric).update({ ...asLines(curve, learner, best), caption: "" });
+      const lines = asLines(curve, learner, best);
+      const short = (one) => ({ ...one, label: one.label?.replace(/^learner /, "") });
+      charts.get(curve.metric).update({ ...lines, series: lines.series.map(short), caption: "" });
     }
     if (!curves.length) grid.replaceChildren(h("p", { class: "soft" }, "No values yet."));
   }

@@ -4,7 +4,7 @@ import { get, query } from "../api.js";
 import { lineChart } from "../charts/lines.js";
 import { h, setText } from "../dom.js";
 import { number, whole } from "../format.js";
-import { asLines, metricGroup } from "./curves.js";
+import { asLines, metricGroup, withoutReturn } from "./curves.js";
 import { filmsCard } from "./films.js";
 
 export function learnerView(root, id, text) {
@@ -43,7 +43,7 @@ export function learnerView(root, id, text) {
     films.update(run.films);
     if (opened.length) return;
     opened = Object.entries(run.metrics).map(([name, metrics]) =>
-      metricGroup(id, name, metrics, name === "Losses" || name === "Score", learner),
+      metricGroup(id, name, withoutReturn(metrics), name === "Losses" || name === "Score", learner),
     );
     groups.replaceChildren(...opened.map((group) => group.node));
   }

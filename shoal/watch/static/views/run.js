@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { h, setText } from "../dom.js";
 import { duration, number, score, whole } from "../format.js";
-import { mainChart, metricGroup } from "./curves.js";
+import { mainChart, metricGroup, withoutReturn } from "./curves.js";
 import { filmsCard } from "./films.js";
 import { meaning } from "./overview.js";
 import { settingsCard } from "./settings.js";
@@ -85,10 +85,9 @@ export function runView(root, id) {
     select.value = before;
     if (!select.value) select.selectedIndex = 0;
     const wasOpen = new Map(opened.map((group) => [group.title, group.node.open]));
-    const others = (metrics) => metrics.filter(({ name }) => name !== "return_mean"); // the large chart has it
     opened = Object.entries(data.metrics).map(([name, metrics]) => ({
       title: name,
-      ...metricGroup(id, name, others(metrics), wasOpen.get(name) ?? OPEN.includes(name)),
+      ...metricGroup(id, name, withoutReturn(metrics), wasOpen.get(name) ?? OPEN.includes(name)),
     }));
     groups.replaceChildren(...opened.map((group) => group.node));
     chart.hidden = !opened.length;
