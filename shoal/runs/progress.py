@@ -10,11 +10,14 @@ from rich.table import Column
 
 from shoal.distributed.mesh import num_processes
 from shoal.distributed.processes import rank
+from shoal.runs.lines import fitted, sparkline
 from shoal.runs.session import Session
 from shoal.training.loop import Report
 
 LINE_SECONDS = 10.0
-"""Seconds between progress lines where there is no terminal for a bar."""
+"""Where there is no terminal, each report is a line, and what takes longer than this has lines of its own."""
+BAR = 10
+"""The letters of the bar."""
 TICK_SECONDS = 0.5
 """Seconds between two looks at the clock."""
 LONG_SECONDS = 2.0
@@ -22,6 +25,8 @@ LONG_SECONDS = 2.0
 KNOWN_SECONDS = 5.0
 """Seconds of training after which a run's speed is known."""
 DAY, HOUR = 86_400, 3_600
+ENDLESS = 10_000
+"""Letters of a line in a file."""
 UNITS = ((DAY, "d"), (HOUR, "h"), (60, "min"), (1, "s"))
 
 
@@ -38,11 +43,12 @@ class ProgressBar:
         self.start, self.iteration_size = session.resumed_step or 0, parts.config.steps_after(1)
         self.report: Report | None = None
         self.evaluated = ""
+        self.returns: list[float] = []  # the mean return at each report of this session
         self.spent = 0.0  # seconds of training in this session, without compiling
         self.earlier = session.clock
         self._print_head(session)
         self.bar = Progress(
-            BarColumn(20),
+            BarColumn(BAR),
             TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True)),
             console=self.console,
             disable=not self.console.is_terminal or rank() > 0,
@@ -67,11 +73,13 @@ class ProgressBar:
         self.spent = now.seconds - before.seconds - (now.compile_seconds - before.compile_seconds)
         self.report = report
         if report.evaluated:
-            self.evaluated = f"  eval {format_return(np.mean(report.metrics['eval/return_mean']))}"
+            self.evaluated = f"eval {format_return(np.mean(report.metrics['eval/return_mean']))}"
         if self.spent > KNOWN_SECONDS and not self.warned:
             self.warned = True
             self._warn_of_days()
-        self._show()
+        known = report.metrics["return_mean"][np.isfinite(report.metrics["return_mean"])]
+        self.returns += [float(known.mean())] if len(known) else []
+        self._show(due=report.due)
 
     def _print_head(self, session: Session) -> None:
         config, spec = session.trainer.parts.config, session.trainer.parts.recipe.spec
@@ -99,11 +107,11 @@ class ProgressBar:
         while not self.ended.wait(TICK_SECONDS):
             self._show()
 
-    def _show(self) -> None:
+    def _show(self, due: bool = False) -> None:
         """Bring the bar up to date, or print a line when one is due."""
         if self.console.is_terminal:
             self.bar.update(self.task, completed=self._step(), text=self._text())
-        elif time.monotonic() - self.last_line > LINE_SECONDS:
+        elif due or time.monotonic() - self.last_line > LINE_SECONDS:
             self.last_line = time.monotonic()
             self.console.print(self._text(), soft_wrap=True)
 
@@ -115,22 +123,31 @@ class ProgressBar:
             first = "first iteration" if activity == "training" else activity
             return "  ".join([f"{first} {format_seconds(seconds)}", *stopping])
         step = self._step()
+        about, speed = "~" if step != self.report.step else "", self.report.steps_per_second_compiled
+        left = format_seconds((self.total - step) / self._speed()) if self.spent > LONG_SECONDS else ""
+        what = "iteration" if activity == "training" else activity
+        slow = f"{what} {format_seconds(seconds)}" if seconds > LONG_SECONDS else ""
         parts = [
-            self._describe_step(step, "~" if step != self.report.step else ""),
-            self._describe_scores(),
-            f"{format_large(self.report.steps_per_second_compiled)} steps/s",
+            (self._describe_step(step, about), 0),
+            *self._describe_scores(),
+            (f"{format_large(speed)} steps/s", 4),
+            (f"{left} left" if left else "", 0),
+            (slow, 1),
+            ("stopping" * self.waiting.stopping, 0),
         ]
-        if self.spent > LONG_SECONDS:
-            parts.append(f"{format_seconds((self.total - step) / self._speed())} left")
-        if seconds > LONG_SECONDS:
-            what = "iteration" if activity == "training" else activity
-            parts.append(f"{what} {format_seconds(seconds)}")
-        return "  ".join([*parts, *stopping])
+        return fitted(parts, self.console.width - BAR - 1 if self.console.is_terminal else ENDLESS)
 
-    def _describe_scores(self) -> str:
-        score = describe_scores(self.report.metrics["return_mean"]) if self.report else ""
-        # The last evaluation is in place of the lowest and the highest: the line is full.
-        return score.partition(" (")[0] + self.evaluated if self.evaluated else score
+    def _describe_scores(self) -> list[tuple[str, int]]:
+        """The scores, and on a terminal the best learner's and their course; with ranks for `fitted`."""
+        assert self.report is not None, "there are scores after a report"
+        returns = self.report.metrics["return_mean"]
+        whole = describe_scores(returns)
+        if not self.console.is_terminal:  # the last evaluation is in place of the lowest and the highest
+            return [(whole.partition(" (")[0] if self.evaluated else whole, 0), (self.evaluated, 0)]
+        several = len(returns) > 1 and np.isfinite(returns).any()
+        best = f"best {format_return(np.nanmax(returns))}" if several else ""
+        curve = sparkline(self.returns) if self.console.encoding.startswith("utf") else ""
+        return [(whole.partition(" (")[0], 0), (self.evaluated, 2), (best, 2), (curve, 3)]
 
     def _describe_step(self, step: int, about: str) -> str:
         if self.console.is_terminal:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import gymnasium
 import numpy as np
 import pytest
+from rich.console import Console
 
 import shoal
 from shoal.cli.show import given_up
@@ -143,6 +144,7 @@ def report(step, seconds):
         clock=clock,
         metrics=metrics,
         evaluated=False,
+        due=True,
         steps_per_second_compiled=step / (seconds - 10),
     )
 
@@ -169,6 +171,30 @@ def test_a_long_iteration_tells_about_how_far_it_is(bar, monkeypatch, capsys):
     bar.waiting.stop()
     bar._show()
     assert re.match(r"step ~1,999 of .*  iteration 17 min 30 s  stopping\n", capsys.readouterr().err)
+
+
+def test_every_report_is_a_line_in_a_file(bar, capsys):
+    bar.last_line = progress.time.monotonic()
+    for iterations in (1, 2, 3):
+        bar.update(report(1000 * iterations, 10.0 + iterations))
+    told = capsys.readouterr().err.splitlines()
+    assert told[1] == "step 2,000 of 10,000,000  return 1.50  1k steps/s"
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize("width", [50, 60, 80])
+def test_the_line_of_a_terminal_fits_its_width(bar, width):
+    """What matters most stays: how far, how good, how long."""
+    bar.console = Console(width=width, force_terminal=True)
+    for iterations in (1, 2, 3):
+        bar.report = report(1000 * iterations, 10.0 + 100 * iterations)
+        bar.report.metrics["return_mean"] = np.array([iterations, -1234.5, np.nan])
+        bar.spent, bar.returns = 300.0, [*bar.returns, float(iterations)]
+    text = bar._text()
+    assert len(text) <= width - progress.BAR - 1
+    assert re.match(r"3k/10M  return -615.8  .*11 d 13 h left", text)
+    assert ("best 3.00" in text) == (width >= 60)
+    assert ("▁▅█" in text) == (width >= 80)
 
 
 def test_a_run_that_takes_days_says_so_once(bar, capsys):
