@@ -1,10 +1,14 @@
 """The files of checkpoints: which there are, which is the best, what one holds; they are whole or absent.
 
-    checkpoints/step_000000512.safetensors    the leaves, named by their path in the tree
-    checkpoints/step_000000512.json           step, bytes, crc32, meta; written last, so it commits
+    checkpoints/step_000000512.safetensors           the leaves, named by their path in the tree
+    checkpoints/step_000000512_replay.safetensors    the transitions of replay buffers; only in some
+    checkpoints/step_000000512.json                  step, bytes, crc32, meta; written last, so it commits
 
 A checkpoint without its JSON file, or with another size or checksum than that file says, is corrupt: the one
-before it is used, with a warning. Nothing is pickled.
+before it is used, with a warning. So nothing waits until the newest files are on the disk: they replace none,
+and before older ones are removed, one that stays is. Nothing is pickled.
+
+A run whose learners have replays goes on from a checkpoint with these; all others serve all other purposes.
 """
 
 import json
@@ -20,12 +24,14 @@ import numpy as np
 import safetensors
 
 from shoal.errors import ShoalError
-from shoal.runs.files import TEMPORARY, disk_errors
+from shoal.runs.files import TEMPORARY, disk_errors, sync
 
 Loaded = TypeVar("Loaded")
 
 KEEP = 3
 """How many of the newest checkpoints are kept, besides the best and those that say so."""
+KEEP_REPLAYS = 2
+"""How many of the newest replays are kept."""
 
 DTYPES = {
     "BOOL": "bool",
@@ -63,24 +69,28 @@ class CorruptCheckpoint(ShoalError):
     """The files of a checkpoint are damaged or incomplete."""
 
 
-def read(path: Path) -> tuple[dict[str, dict], dict]:
-    """One checkpoint, by the path of either of its files: (leaves, meta).
+def read(path: Path, replay: bool = False) -> tuple[dict[str, dict], dict]:
+    """One checkpoint, by the path of its data or its record: (leaves, meta).
 
-    A leaf has its `dtype` by safetensors' name, its `shape` and its `data` as bytes.
+    A leaf has its `dtype` by safetensors' name, its `shape` and its `data` as bytes. Without `replay` the
+    transitions of replay buffers are left out.
     """
     data = Path(path).with_suffix(".safetensors")
     record = read_record(data)
-    with disk_errors("read", data):
-        contents = data.read_bytes()
-    if len(contents) != record["bytes"] or zlib.crc32(contents) != record["crc32"]:
-        raise CorruptCheckpoint(f"{data} is damaged: its size or checksum is not the one recorded")
-    stored = dict(safetensors.deserialize(contents))
+    stored = _read_leaves(data, record)
+    if replay and record.get("replay"):
+        stored |= _read_leaves(replay_of(data), record["replay"])
     return {current_name(name): leaf for name, leaf in stored.items()}, record["meta"]
 
 
-def latest(folder: Path, load: Callable[[Path], Loaded]) -> Loaded | None:
-    """The newest intact checkpoint as `load` reads it, or None where none was saved."""
-    return _load_first(folder, reversed(_saved(folder)), load)
+def latest(folder: Path, load: Callable[[Path], Loaded], resumes: bool = False) -> Loaded | None:
+    """The newest intact checkpoint as `load` reads it, or the newest that a run resumes from.
+
+    None where none was saved.
+    """
+    saved = _saved(folder)
+    without = {data for data, record in _committed(saved).items() if resumes and not _resumes(data, record)}
+    return _load_first(folder, [data for data in reversed(saved) if data not in without], load)
 
 
 def best(folder: Path, load: Callable[[Path], Loaded]) -> Loaded | None:
@@ -135,6 +145,11 @@ def path_of(folder: Path, step: int) -> Path:
     return Path(folder) / f"step_{step:09d}.safetensors"
 
 
+def replay_of(data: Path) -> Path:
+    """The file of a checkpoint's replay buffers, by that of its data."""
+    return data.with_name(f"{data.stem}_replay.safetensors")
+
+
 def saved_steps(folder: Path) -> list[int]:
     """The steps of all checkpoints that are complete, oldest first."""
     return [record["step"] for record in _committed(_saved(folder)).values()]
@@ -147,13 +162,32 @@ def lasting(folder: Path) -> dict[int, Path]:
     return {record["step"]: data for data, record in committed.items() if data in chosen}
 
 
-def newest_meta(folder: Path) -> dict | None:
-    """The record of the newest checkpoint whose record is intact, without reading its arrays."""
+def newest_meta(folder: Path, resumes: bool = False) -> dict | None:
+    """The record of the newest checkpoint whose record is intact, without reading its arrays.
+
+    With `resumes` of the newest that a run resumes from.
+    """
     saved = _saved(folder)
     records = _committed(saved)
     if saved and not records:
         raise ShoalError(_ALL_DAMAGED.format(folder))
-    return list(records.values())[-1]["meta"] if records else None
+    found = [x["meta"] for data, x in records.items() if not resumes or _resumes(data, x)]
+    return found[-1] if found else None
+
+
+def forget_after(folder: Path, step: int) -> None:
+    """Removes the checkpoints after a step that no run resumes from: a run that resumes makes its own."""
+    later = {data: x for data, x in _committed(_saved(folder)).items() if x["step"] > step}
+    with disk_errors("remove checkpoints in", Path(folder)):
+        for data, record in later.items():
+            if not _resumes(data, record):
+                _remove(data)
+
+
+def resume_step(folder: Path) -> int:
+    """The step from which a run in this folder resumes; 0 where there is none."""
+    committed = _committed(_saved(folder)).items()
+    return max((record["step"] for data, record in committed if _resumes(data, record)), default=0)
 
 
 def newest_step(folder: Path) -> int:
@@ -165,21 +199,40 @@ def newest_step(folder: Path) -> int:
 def prune(folder: Path) -> None:
     """Removes all but the newest KEEP checkpoints, the best and the `kept` ones, and files left by crashes.
 
-    Damaged checkpoints do not count; those older than the newest KEEP are removed.
+    Damaged checkpoints do not count; those older than the newest KEEP are removed. Of the replays the
+    newest KEEP_REPLAYS stay, with their checkpoints.
     """
     saved = _saved(folder)
     committed = _committed(saved)
     if not committed:
         return
     newest = list(committed)[-KEEP:]
-    kept = {*newest, *_ranked(committed)[-1:], *_for_good(committed)}
+    resuming = [data for data, record in committed.items() if _resumes(data, record)][-KEEP_REPLAYS:]
+    kept = {*newest, *resuming, *_ranked(committed)[-1:], *_for_good(committed)}
+    replays = {*map(replay_of, resuming)}
+    surplus = [data for data in saved[: saved.index(newest[0])] if data not in kept]
+    spent = [path for path in Path(folder).glob("step_*_replay.safetensors") if path not in replays]
     with disk_errors("remove old checkpoints in", Path(folder)):
-        for data in saved[: saved.index(newest[0])]:
-            if data not in kept:
-                data.with_suffix(".json").unlink(missing_ok=True)
-                data.unlink(missing_ok=True)
-        for leftover in Path(folder).glob(f"{TEMPORARY}*"):
-            leftover.unlink(missing_ok=True)
+        if surplus or spent:
+            _flush(newest[0], *resuming[:1])  # the oldest that stay, which are mostly on the disk by now
+        for data in surplus:
+            _remove(data)
+        for path in (*spent, *Path(folder).glob(f"{TEMPORARY}*")):
+            path.unlink(missing_ok=True)
+
+
+def _remove(data: Path) -> None:
+    """Remove a checkpoint, its record first."""
+    for path in (data.with_suffix(".json"), data, replay_of(data)):
+        path.unlink(missing_ok=True)
+
+
+def _flush(*checkpoints: Path) -> None:
+    """Wait until the files of checkpoints are on the disk."""
+    for data in checkpoints:
+        for path in filter(Path.exists, (data, replay_of(data), data.with_suffix(".json"))):
+            sync(path)
+        sync(data.parent)
 
 
 def _saved(folder: Path) -> list[Path]:
@@ -225,6 +278,11 @@ def _ranked(records: dict[Path, dict]) -> list[Path]:
     return [data for _, data in sorted(scored, key=lambda pair: pair[0])]
 
 
+def _resumes(data: Path, record: dict) -> bool:
+    """Whether a checkpoint has all that a run goes on from; those of learners without replays always have."""
+    return "replay" not in record or (record["replay"] is not None and replay_of(data).exists())
+
+
 def _load_first(folder: Path, candidates: Iterable[Path], load: Callable[[Path], Loaded]) -> Loaded | None:
     tried = 0
     for data in candidates:
@@ -254,6 +312,19 @@ def read_record(data: Path) -> dict:
     if checksum != checksum_of(record):
         raise CorruptCheckpoint(f"{path} is damaged: its checksum is not the one recorded")
     return record
+
+
+def _read_leaves(path: Path, recorded: dict) -> dict[str, dict]:
+    """The leaves in a file by name, checked against what its record says of it."""
+    with disk_errors("read", path):
+        contents = path.read_bytes()
+    if len(contents) != recorded["bytes"] or zlib.crc32(contents) != recorded["crc32"]:
+        raise CorruptCheckpoint(f"{path} is damaged: its size or checksum is not the one recorded")
+    return dict(safetensors.deserialize(contents))
+
+
+def _checksum(contents: bytes) -> dict[str, int]:
+    return {"bytes": len(contents), "crc32": zlib.crc32(contents)}
 
 
 def checksum_of(record: dict) -> int:

@@ -159,11 +159,12 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def replacing(*paths: Path) -> Iterator[tuple[Path, ...]]:
+def replacing(*paths: Path, flush: bool = True) -> Iterator[tuple[Path, ...]]:
     """Temporary paths to write to; at the end of the block they are renamed to `paths`, in that order.
 
-    The old files stay until all new ones are on the disk. If the block fails, the temporary files are
-    removed. They keep their suffix and are in the folder of the file they replace, which is made if needed.
+    The old files stay until all new ones are on the disk, unless `flush` is off. If the block fails, the
+    temporary files are removed. They keep their suffix and are in the folder of the file they replace, which
+    is made if needed.
     """
     for path in paths:
         make_folder(path.parent)
@@ -172,12 +173,13 @@ def replacing(*paths: Path) -> Iterator[tuple[Path, ...]]:
     try:
         with disk_errors("write", paths[0]):
             yield temporaries
-            for temporary in temporaries:
+            for temporary in temporaries if flush else ():
                 sync(temporary)
             with _renaming:
                 for temporary, path in zip(temporaries, paths, strict=True):
                     os.replace(temporary, path)
-                sync(paths[0].parent)
+                if flush:
+                    sync(paths[0].parent)
     finally:
         _remove(temporaries)
         _unfinished.difference_update(temporaries)
@@ -195,8 +197,8 @@ def _remove(paths: Iterable[Path]) -> None:
             path.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> Path:
+def write_text(path: Path, text: str, flush: bool = True) -> Path:
     """Writes a text file atomically."""
-    with replacing(path) as (temporary,):
+    with replacing(path, flush=flush) as (temporary,):
         temporary.write_text(text, encoding="utf-8")
     return path

@@ -168,10 +168,10 @@ def read_summary(folder: Path) -> dict:
     return read_json(path) if path.is_file() else {}
 
 
-def write_summary(folder: Path, summary: Mapping) -> Path:
+def write_summary(folder: Path, summary: Mapping, flush: bool = True) -> Path:
     """Writes summary.json atomically; arrays become lists and NaN becomes null."""
     text = json.dumps(_plain(summary), indent=2, allow_nan=False)
-    return write_text(Path(folder) / "summary.json", f"{text}\n")
+    return write_text(Path(folder) / "summary.json", f"{text}\n", flush)
 
 
 def _plain(value):

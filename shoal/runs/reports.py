@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from shoal.distributed.processes import fetch
 from shoal.errors import ShoalError
-from shoal.runs import saving
+from shoal.runs import checkpoint, saving
 from shoal.runs.cache import cache_compilations
 from shoal.runs.config import write_config
 from shoal.runs.describing import describe_run
@@ -85,7 +85,8 @@ def save(report: Report, folder: Path | str) -> Path:
 def go_on(config: TrainConfig, state: TrainState | Report | Run) -> tuple[TrainConfig, int]:
     """The configuration that goes on from a state, annealed as that one was, and the state's iteration."""
     if isinstance(state, Run):
-        before, iteration = state.config, state.step // state.config.algo.rollout_size
+        before = state.config
+        iteration = checkpoint.resume_step(state.folder / "checkpoints") // before.steps_after(1)
         annealed_to = before.anneal_to or before.steps
     else:
         state = state.state if isinstance(state, Report) else state
@@ -100,8 +101,8 @@ def copied(trainer: Trainer, state: TrainState | Report | Run) -> TrainState:
     """A copy of a state, in a trainer's own environments and on its devices."""
     fresh = trainer.init()
     if isinstance(state, Run):
-        if not state.step:
-            raise ShoalError(f"{state.folder} holds no checkpoint yet; train it first")
+        if not checkpoint.resume_step(state.folder / "checkpoints"):
+            raise ShoalError(f"{state.folder} holds no checkpoint to go on from; train it first")
         return saving.restore(trainer, fresh, state.folder)[0]
     given = state.state if isinstance(state, Report) else state
     if any(x.is_deleted() for x in jax.tree.leaves(given)):

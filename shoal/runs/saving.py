@@ -14,27 +14,61 @@ import numpy as np
 from shoal.distributed.mesh import from_device_order, to_device_order
 from shoal.distributed.processes import fetch, put, rank, run_on_first, share
 from shoal.errors import ShoalError
+from shoal.learners.replay import Ring
 from shoal.ops import trees
 from shoal.runs import checkpoint
 from shoal.training.iteration import TrainState
 from shoal.training.program import Trainer
-from shoal.types import Tree
+from shoal.types import LearnerState, Tree
 
 
-def save(trainer: Trainer, state: TrainState, folder: Path, step: int, meta: dict) -> None:
-    """Write a checkpoint of everything the run needs to resume."""
-    parts = fetch(saved_parts(trainer, state))
+def save(
+    trainer: Trainer,
+    state: TrainState,
+    folder: Path,
+    step: int,
+    meta: dict,
+    replay: bool = True,
+    keep_old: bool = False,
+) -> None:
+    """Write a checkpoint of everything the run needs to resume; without `replay` of all but that."""
+    parts = saved_parts(trainer, state)
+    parts = fetch(parts if replay else parts | {"cohort": _without_transitions(state.cohort)})
     if rank() == 0:
-        checkpoint.save(folder / "checkpoints", step, to_saved_order(trainer, parts), meta)
+        saved = to_saved_order(trainer, parts)
+        checkpoint.save(folder / "checkpoints", step, saved, meta, replay, keep_old)
+
+
+def replay_bytes(state: TrainState) -> float:
+    """The size of the transitions in the learners' replays; 0 without any."""
+    found = 0.0
+    for ring in filter(_is_ring, jax.tree.leaves(state.cohort.private, is_leaf=_is_ring)):
+        capacity = ring.data.steps.shape[1]
+        filled = min(int(np.max(fetch(ring.count))), capacity)
+        found += sum(x.nbytes for x in jax.tree.leaves(ring.data)) * filled / capacity
+    return found
+
+
+def _without_transitions(cohort: LearnerState) -> LearnerState:
+    empty = lambda x: jax.numpy.zeros((x.shape[0], 0, *x.shape[2:]), x.dtype)
+    emptied = lambda x: x._replace(data=jax.tree.map(empty, x.data)) if _is_ring(x) else x
+    return cohort._replace(private=jax.tree.map(emptied, cohort.private, is_leaf=_is_ring))
+
+
+def _is_ring(node: Any) -> bool:
+    return isinstance(node, Ring)
 
 
 def restore(trainer: Trainer, fresh: TrainState, folder: Path) -> tuple[TrainState, dict]:
-    """The newest intact checkpoint, on the devices; `fresh` gives shapes and, where needed, new episodes."""
+    """The newest checkpoint with all that a run needs, on the devices.
+
+    `fresh` gives shapes and, where needed, new episodes.
+    """
     like = jax.eval_shape(partial(to_saved_order, trainer), saved_parts(trainer, fresh))
     loaded: list[tuple[Tree, dict]] = []
 
     def load() -> dict:
-        found = checkpoint.load_latest(folder / "checkpoints", like)
+        found = checkpoint.load_latest(folder / "checkpoints", like, resumes=True)
         assert found is not None, "open_session found one"
         loaded.append(found)
         return found[1]
@@ -51,7 +85,7 @@ def restore_rows(trainer: Trainer, fresh: TrainState, rows: Sequence[tuple[Path,
     """
     like = jax.eval_shape(partial(to_saved_order, trainer), saved_parts(trainer, fresh))
     folders = list(dict.fromkeys(folder for folder, _ in rows))
-    loaded = [checkpoint.load_latest(folder / "checkpoints", like) for folder in folders]
+    loaded = [checkpoint.load_latest(folder / "checkpoints", like, resumes=True) for folder in folders]
     if missing := [folder for folder, one in zip(folders, loaded, strict=True) if one is None]:
         raise ShoalError(f"{missing[0]} holds no checkpoint; start over with --clobber")
     index = np.array([folders.index(folder) * trainer.parts.config.learners + row for folder, row in rows])

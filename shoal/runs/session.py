@@ -1,7 +1,6 @@
 """Training in a run's folder: begun or resumed, saved on the way, finished or stopped."""
 
 import shutil
-import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +14,6 @@ import numpy as np
 from shoal.distributed.mesh import num_processes
 from shoal.distributed.processes import (
     OtherProcessFailed,
-    broadcast_from_first,
     connect,
     fetch,
     first_rank_where,
@@ -26,6 +24,7 @@ from shoal.envs.adapters.host import EnvironmentCrashed
 from shoal.errors import ShoalError
 from shoal.runs import checkpoint, saving
 from shoal.runs.cache import cache_compilations
+from shoal.runs.cadence import Cadence
 from shoal.runs.config import differences, from_settings, read_settings, to_settings, write_config
 from shoal.runs.describing import describe_run
 from shoal.runs.divergence import DivergenceCheck, all_lost
@@ -49,8 +48,6 @@ from shoal.training.program import Trainer, make_trainer
 from shoal.training.scores import best_learner
 from shoal.training.waiting import GivenUp, Waiting
 
-SAVE_SECONDS = 30.0
-"""Seconds between checkpoints: a crash loses no more work."""
 NO_MILESTONES = Milestones()
 
 
@@ -115,7 +112,7 @@ def open_session(
     start = found["iteration"] if found else 0
     trainer = trainer or make_trainer(config, recipe=recipe, mesh=devices, start=start, **own.trained)
     lock = FolderLock()
-    run_on_first(lambda: prepare_folder(folder, lock, config, clobber))
+    run_on_first(lambda: prepare_folder(folder, lock, config, clobber, config.steps_after(start)))
     milestones = Milestones(**run_on_first(lambda: keep_milestones(folder, milestones)))
     state, timed = trainer.init(), Profile() if profile else None
     run_on_first(lambda: describe_run(folder, trainer.parts, state.cohort, own))
@@ -140,7 +137,7 @@ def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
             f"{folder} holds a run with other settings ({'; '.join(changes)}); "
             "use --out for another folder, or --clobber to start over"
         )
-    meta = checkpoint.newest_meta(folder / "checkpoints")
+    meta = checkpoint.newest_meta(folder / "checkpoints", resumes=True)
     return meta and meta | {"anneal_to": old.anneal_to or old.steps}
 
 
@@ -160,11 +157,12 @@ def keep_annealing(config: TrainConfig, anneal_to: int) -> TrainConfig:
     return kept
 
 
-def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber: bool) -> None:
-    """Make the folder, lock it, clear it if asked, and write the settings."""
+def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber: bool, step: int) -> None:
+    """Make the folder, lock it, clear it if asked or of what is after the step, and write the settings."""
     lock.take(make_folder(folder))
     if clobber:
         clear_folder(folder)
+    checkpoint.forget_after(folder / "checkpoints", step)
     write_config(folder / "config.yaml", config)
 
 
@@ -212,7 +210,7 @@ def train_session(session: Session, show: Callable[[Report], None], until: int |
 
 def give_up(session: Session, report: Report | None, activity: str) -> Finished:
     """Finish a run whose call under way took too long to wait for its end."""
-    meta = checkpoint.newest_meta(session.folder / "checkpoints") if rank() == 0 else None
+    meta = checkpoint.newest_meta(session.folder / "checkpoints", resumes=True) if rank() == 0 else None
     saved = session.trainer.parts.config.steps_after(meta["iteration"]) if meta else 0
     summary = finish_session(session, report).summary if report else {}
     return Finished(session.folder, saved, summary, interrupted=True, given_up=activity)
@@ -237,9 +235,9 @@ def run_session(session: Session) -> Generator[Report, None, None]:
 
     The last state is saved at the end, when closed early, and after an error.
     """
-    report, saved_step, saved_at, best = None, session.resumed_step, time.monotonic(), -np.inf
+    report, watch, interludes = None, session.watch, session.watch.interludes(session.trainer)
     in_step, divergence = True, DivergenceCheck()  # in_step: all processes are at the same report
-    watch, interludes = session.watch, session.watch.interludes(session.trainer)
+    cadence = Cadence(watch, session.resumed_step)
     try:
         with open_writer(session) as writer:
             reports = progress_reports(
@@ -251,12 +249,10 @@ def run_session(session: Session) -> Generator[Report, None, None]:
                 watch.see(report)
                 if writer:
                     writer.write(report)
-                elapsed, score = time.monotonic() - saved_at, watch.rank(report)
-                better = report.due and score > best and elapsed > SAVE_SECONDS / 6
-                due = broadcast_from_first(int(elapsed > SAVE_SECONDS or better))
-                if due or watch.must_save(report):
-                    save_report(session, report)
-                    saved_step, saved_at, best = report.step, time.monotonic(), max(best, score)
+                if cadence.is_due(report):
+                    replay = cadence.takes_replay(report)
+                    save_report(session, report, replay)
+                    cadence.note(report, replay)
                 yield report  # a stop requested while it was saved comes before the next iteration
                 if watch.reached:
                     break
@@ -264,7 +260,7 @@ def run_session(session: Session) -> Generator[Report, None, None]:
         in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | OtherProcessFailed)
         raise
     finally:
-        if in_step and report is not None and report.step != saved_step and can_save(report):
+        if in_step and report is not None and report.step != cadence.complete_step and can_save(report):
             save_report(session, report)
         session.lock.release()
 
@@ -312,22 +308,27 @@ def finish_session(session: Session, report: Report) -> Finished:
     if session.profile:
         summary["seconds_per_iteration"] = session.profile.table()
     if rank() == 0:
-        write_summary(session.folder, summary)
+        write_summary(session.folder, summary, flush=not interrupted)
     goal = session.watch.goal if reached else None
     return Finished(session.folder, report.step, summary, interrupted, goal)
 
 
-def save_report(session: Session, report: Report) -> None:
-    """Write a checkpoint of everything the run needs to resume."""
+def save_report(session: Session, report: Report, replay: bool = True) -> None:
+    """Write a checkpoint of everything the run needs to resume; without `replay` of all but that.
+
+    A run that stops should end soon: it removes no old ones, which waits for the disk.
+    """
     session.waiting.begin("saving")
-    save_into(session.folder, report, session.watch)
+    save_into(session.folder, report, session.watch, replay, keep_old=session.waiting.stopping)
 
 
-def save_into(folder: Path, report: Report, watch: Watch) -> None:
+def save_into(
+    folder: Path, report: Report, watch: Watch, replay: bool = True, keep_old: bool = False
+) -> None:
     """The same, of a report in any folder."""
     meta = {
         "iteration": report.iteration,
         "clock": report.clock._asdict(),
         **watch.meta(report),
     }
-    saving.save(report.trainer, report.state, folder, report.step, meta)
+    saving.save(report.trainer, report.state, folder, report.step, meta, replay, keep_old)

@@ -14,7 +14,7 @@ from shoal.cli.main import main
 from shoal.cli.show import evaluated as evaluated_in
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.errors import ShoalError
-from shoal.runs import session
+from shoal.runs import cadence, session
 from shoal.runs.learners import load_learners
 from shoal.runs.milestones import Milestones, keep_milestones
 from shoal.runs.session import Finished, finish_session, open_session, run_session
@@ -69,7 +69,7 @@ def plain(tmp_path_factory):
 def watched(tmp_path_factory):
     folder = tmp_path_factory.mktemp("watched")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "SAVE_SECONDS", -1.0)  # a checkpoint at every report, as on a slow machine
+        patch.setattr(cadence, "SAVE_SECONDS", -1.0)  # a checkpoint at every report, as on a slow machine
         trained(folder, MILESTONES)
     return folder
 

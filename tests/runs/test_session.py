@@ -17,7 +17,7 @@ import pytest
 
 from shoal.errors import ShoalError
 from shoal.learners.ppo import PPOConfig
-from shoal.runs import checkpoint, session
+from shoal.runs import cadence, checkpoint
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.divergence import DivergenceCheck
 from shoal.runs.learners import choose_learners, load_learners
@@ -62,7 +62,7 @@ def whole(request, tmp_path_factory, go_on):
     """A run of 2,048 steps without a break, with a checkpoint at every row."""
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "SAVE_SECONDS", -1.0)
+        patch.setattr(cadence, "SAVE_SECONDS", -1.0)
         go_on(CONFIGS[request.param], folder)
     return CONFIGS[request.param], folder
 
@@ -258,7 +258,7 @@ def test_the_learners_of_a_run_can_be_chosen(whole):
 def test_the_summary_tells_how_the_run_ended(copied):
     config, folder = copied
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "SAVE_SECONDS", 1e9)
+        patch.setattr(cadence, "SAVE_SECONDS", 1e9)
         opened = open_session(config, folder, clobber=True)
         reports = run_session(opened)
         report = next(reports)

@@ -44,7 +44,7 @@ def run_plan(plan: Plan, folder: Path, train: Train, mesh: str | None = None) ->
         size = plan.size(job.group)
         padded = [*job.trials, *[job.trials[-1]] * (size - len(job.trials))]  # one shape, so one program
         config = together(job.group, padded, plan.seeds)
-        if checkpoint.newest_step(place / "checkpoints") < job.until:
+        if checkpoint.resume_step(place / "checkpoints") < job.until:
             session = open_job(config, place, [rows[trial.number] for trial in padded], trainers, mesh)
             train_job(session, job.until, train)
         scores, finite = (x.reshape(size, -1) for x in read_scores(place, job.until, config.learners))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from shoal import PPOConfig, TrainConfig
+from shoal.runs import checkpoint
 from shoal.runs.metrics import MetricsWriter
 from shoal.runs.sweep import execute
 from shoal.runs.sweep.axes import read_grid
@@ -34,9 +35,7 @@ def jobs(monkeypatch):
         with MetricsWriter(folder, None) as writer:
             scores = np.array([10 * gamma + 0.1 * (i % seeds) for i, gamma in enumerate(gammas)])
             writer.write(until, 1.0, {"return_mean": scores, "loss/total": np.zeros(len(gammas))})
-        (folder / "checkpoints").mkdir()
-        for suffix in ("safetensors", "json"):
-            (folder / "checkpoints" / f"step_{until:09d}.{suffix}").touch()
+        checkpoint.save(folder / "checkpoints", until, {}, {})
         seen.append((until, gammas[::seeds], rows))
 
     monkeypatch.setattr(execute, "open_job", open_job)
