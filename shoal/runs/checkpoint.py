@@ -1,12 +1,11 @@
 """Checkpoints: a pytree saved in files, and restored; `checkpoint_files` says what is in them."""
 
 import json
-import zlib
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import safetensors.numpy
 
 from shoal.runs.checkpoint_files import KEEP as KEEP
 from shoal.runs.checkpoint_files import best, checksum_of, latest, path_of, prune, read, replay_of
@@ -18,7 +17,7 @@ from shoal.runs.checkpoint_files import newest_step as newest_step
 from shoal.runs.checkpoint_files import resume_step as resume_step
 from shoal.runs.checkpoint_files import saved_steps as saved_steps
 from shoal.runs.files import replacing
-from shoal.runs.leaves import arrays_of, restore, take_replay
+from shoal.runs.leaves import arrays_of, restore, take_replay, write_leaves
 from shoal.runs.leaves import named_leaves as named_leaves
 from shoal.types import Tree
 
@@ -33,19 +32,17 @@ def save(
     others. One that is `kept` stays for good. If the disk fails, earlier checkpoints stay. Without
     `replay` the transitions of replay buffers are left out.
     """
-    arrays = arrays_of(tree)
-    transitions, data = take_replay(arrays), path_of(folder, step)
-    files = {data: safetensors.numpy.save(arrays)}
+    arrays, data = arrays_of(tree), path_of(folder, step)
+    transitions = take_replay(arrays)
     meta = json.loads(json.dumps(meta, default=lambda value: np.asarray(value).tolist()))
-    record = {"step": step, **_checksum(files[data]), "meta": meta}
-    if transitions and replay:
-        files |= {replay_of(data): safetensors.numpy.save(transitions)}
-    if transitions:
-        record["replay"] = _checksum(files[replay_of(data)]) if replay else None
-    text = json.dumps(record | {"record_crc32": checksum_of(record)}, indent=2)
+    record: dict[str, Any] = {"step": step, "meta": meta} | ({"replay": None} if transitions else {})
+    files = {data: arrays} | ({replay_of(data): transitions} if transitions and replay else {})
     with replacing(*files, data.with_suffix(".json"), flush=False) as (*temporaries, temporary_record):
-        for temporary, contents in zip(temporaries, files.values(), strict=True):
-            temporary.write_bytes(contents)
+        written = [write_leaves(*pair) for pair in zip(temporaries, files.values(), strict=True)]
+        record |= written[0]
+        if len(written) > 1:
+            record["replay"] = written[1]
+        text = json.dumps(record | {"record_crc32": checksum_of(record)}, indent=2)
         temporary_record.write_text(text, encoding="utf-8")
     if not keep_old:
         prune(folder)
@@ -71,7 +68,3 @@ def load_latest(folder: Path, like: Tree, resumes: bool = False) -> tuple[Tree, 
 def load_best(folder: Path, like: Tree) -> tuple[Tree, dict] | None:
     """The intact checkpoint with the highest score, or None where none has a score."""
     return best(folder, partial(load, like=like))
-
-
-def _checksum(contents: bytes) -> dict[str, int]:
-    return {"bytes": len(contents), "crc32": zlib.crc32(contents)}
