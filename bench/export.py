@@ -257,10 +257,10 @@ def start(runs: Path) -> None:
         f"run = shoal.load({folder!r}); load_policy(run.folder, run.parts, 'best', 'latest')({args})"
     )
     programs = {
-        "nothing": "pass",
-        "NumPy alone": "import numpy",
-        "JAX": compiled,
-        "NumPy (Run.policy)": numpy,
+        "no program": "pass",
+        "`import numpy`": "import numpy",
+        "the learner in JAX": compiled,
+        "`Run.policy` in NumPy": numpy,
     }
     times: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(5):
