@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 
 import jax
 import numpy as np
@@ -119,17 +118,13 @@ def test_a_run_without_a_description_acts_in_jax(played, tmp_path):
     obs = np.random.default_rng(0).normal(size=(50, 3))
     np.testing.assert_allclose(shoal.load(folder).policy()(obs), run.policy()(obs), rtol=0, atol=1e-5)
 
-    def network(key, spec, num_outputs):
-        return replace(shoal.actor_critic(hidden=(4,))(key, spec, num_outputs))
-
     def own(key, spec, num_outputs):
         made = shoal.actor_critic(hidden=(4,))(key, spec, num_outputs)
         return type("Mine", (type(made),), {})(*vars(made).values())
 
-    for maker, is_described in ((network, True), (own, False)):
-        run = shoal.run("Pendulum-v1", network=maker, folder=tmp_path / maker.__name__, **PPO)
-        assert (run.folder / DESCRIPTION).exists() == is_described
-        assert run.policy()(obs).shape == (50, 1)
+    run = shoal.run("Pendulum-v1", network=own, folder=tmp_path / "own", **PPO)
+    assert not (run.folder / DESCRIPTION).exists()
+    assert run.policy()(obs).shape == (50, 1)
 
 
 def test_a_batch_is_its_rows(played):
