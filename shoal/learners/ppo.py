@@ -308,4 +308,5 @@ def value(setup: PPOSetup, state: LearnerState, obs: Tree) -> Array:
     """V(s), in units of the environment's own rewards."""
     _, value = state.params(standardise(setup, state, obs))
     value = denormalise(value, state.statistics.targets) if setup.config.value.norm else value
-    return value * reward_scale(state.statistics.returns) if setup.config.norm_reward else value
+    value = value * reward_scale(state.statistics.returns) if setup.config.norm_reward else value
+    return value / setup.config.inputs.reward_scale

@@ -144,6 +144,8 @@ class InputsConfig:
 
     clip_obs: float = 10.0
     """Bound on standardised observations; without norm_obs it does nothing."""
+    reward_scale: float = 1.0
+    """The learner sees rewards times this; scores stay raw."""
     clip_reward: float | None = None
     """Bound on rewards that the learner sees, after scaling; scores stay raw."""
     reward_floor: float | None = None
@@ -153,6 +155,8 @@ class InputsConfig:
 
     def __post_init__(self):
         check_bounds(self, "inputs", "clip_reward", "reward_floor")
+        if self.reward_scale <= 0:
+            raise ShoalError(f"inputs.reward_scale must be above 0, not {self.reward_scale}")
 
 
 @dataclass(frozen=True)

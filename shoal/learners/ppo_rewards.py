@@ -14,7 +14,7 @@ from shoal.types import LearnerState, Rollout
 
 def prepare_rewards(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> tuple[LearnerState, Rollout]:
     """The rollout with the rewards to learn from, and the learner with what it has seen of them."""
-    reward = add_bonus(state.hypers, rollout)
+    reward = setup.config.inputs.reward_scale * add_bonus(state.hypers, rollout)
     if setup.config.norm_reward:
         state, reward = scale_rewards(setup, state, rollout, reward)
     reward = clip_rewards(setup.config, state.hypers, reward)

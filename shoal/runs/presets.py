@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from shoal.envs.registry import suite_of
+from shoal.envs.registry import SUITES, suite_of
 from shoal.errors import ShoalError
 from shoal.runs.config import expanded, from_settings, parse_yaml
 from shoal.training.config import TrainConfig
@@ -45,9 +45,17 @@ def find(env: str, patterns: Collection[str]) -> str | None:
         return name
     for pattern in patterns:
         prefix, _, rest = pattern.rpartition(":")
-        if fnmatchcase(name, rest) and (not prefix or suite_of(env) == prefix):
+        if fnmatchcase(name, rest) and (not prefix or _is_of(env, prefix)):
             return pattern
     return None
+
+
+def _is_of(env: str, prefix: str) -> bool:
+    """Whether an environment is of that suite: because its name says so, or because it picks that suite."""
+    written = env.partition(":")[0] if ":" in env else ""
+    if written in SUITES:
+        return written == prefix
+    return not SUITES[prefix].needs_prefix(env) and suite_of(env) == prefix
 
 
 def named_settings(env: str, param_name: str, algo: str = "ppo") -> dict[str, Any]:

@@ -42,7 +42,7 @@ def flat(obs, spec):
     if isinstance(spec, jumanji.specs.Array):
         return jnp.float32(obs).reshape(spec.shape or (1,))
     found = {}
-    for name, part in obs._asdict().items():
+    for name, part in (obs._asdict() if isinstance(obs, tuple) else vars(obs)).items():
         shown = flat(part, vars(spec)[name])
         found |= (
             {f"{name}/{key}": x for key, x in shown.items()} if isinstance(shown, dict) else {name: shown}

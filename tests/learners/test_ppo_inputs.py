@@ -81,10 +81,14 @@ def test_rewards_are_scaled_by_the_spread_of_returns_discounted_as_the_learner_d
         assert now.statistics.returns.count == len(returns)
 
 
-@pytest.mark.parametrize(("clip_reward", "expected"), [(None, 5.0), (1.0, 1.0)])
-def test_a_reward_of_five_reaches_the_learner_as_five(monkeypatch, clip_reward, expected):
+@pytest.mark.parametrize(
+    ("clip_reward", "scale", "expected"), [(None, 1.0, 5.0), (1.0, 1.0, 1.0), (None, 0.1, 0.5)]
+)
+def test_a_reward_of_five_reaches_the_learner_as_five(monkeypatch, clip_reward, scale, expected):
     rollout = lab(PLAIN).rollout
     setup = lab(PLAIN).setup._replace(config=with_settings(PPOConfig(), **SMALL, clip_reward=clip_reward))
+    inputs = replace(setup.config.inputs, reward_scale=scale)
+    setup = setup._replace(config=replace(setup.config, inputs=inputs))
     yes = np.ones_like(rollout.valid)
     rollout = rollout._replace(reward=np.float32(5) * yes, terminated=yes, truncated=~yes, valid=yes)
     state = lab(PLAIN).state

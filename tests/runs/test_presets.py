@@ -24,7 +24,7 @@ NOT_NEGATIVE = {"learning_rate", "clip_coef", "ent_coef", "vf_coef", "max_grad_n
 SWITCHES = {"anneal_lr", "anneal_clip", "anneal_ent", "value.clip", "norm_obs", "norm_reward"}
 OPTIONAL_NUMBERS = {"kl.limit", "inputs.clip_reward"}
 CHOICES = {
-    "activation": {"tanh", "relu", "leaky_relu", "elu"},
+    "activation": {"tanh", "relu", "leaky_relu", "elu", "silu"},
     "norm_adv": {"minibatch", "batch", "none"},
     "network.images": {"mlp", "nature", "impala"},
     "network.init": {"orthogonal", "xavier"},
@@ -32,6 +32,8 @@ CHOICES = {
     "memory.kind": {"none", "lstm", "gru"},
 }
 OTHERS = {"hidden", "network.init_log_std", "env_options", "source"}
+SPECIAL = {"team.policies", "team.critic_view", "inputs.reward_scale", "network.critic_hidden"}
+"""What only teams and some robots need."""
 KNOWN = POSITIVE_INTEGERS | FRACTIONS | NOT_NEGATIVE | SWITCHES | OPTIONAL_NUMBERS | CHOICES.keys() | OTHERS
 
 every_preset = pytest.mark.parametrize(
@@ -41,7 +43,7 @@ every_preset = pytest.mark.parametrize(
 
 @every_preset
 def test_every_setting_is_there_and_no_other(preset):
-    assert preset.keys() - {"team.policies", "team.critic_view"} == KNOWN  # which are for teams
+    assert preset.keys() - SPECIAL == KNOWN
 
 
 @every_preset
@@ -100,6 +102,11 @@ def test_minibatches_have_the_size_they_have_in_the_zoo(environment, batch):
         ("Mine-v5", None),
         ("ALE/Pong-v5", "ALE/*-v5"),
         ("ALE/Pong-ram-v5", "ALE/*-ram-v5"),
+        ("brax:ant", "brax:ant"),
+        ("gymnax:Breakout-MinAtar", "gymnax:*-MinAtar"),
+        ("playground:HopperHop", "playground:*"),
+        ("pgx:go_9x9", "pgx:[a-ln-z]*"),
+        ("jumanji:Snake-v1", None),
         ("BigfishEasy-v0", "*Easy-v0"),
         ("StarpilotHard-v0", "*Hard-v0"),
         ("ReacherEasy-v1", None),

@@ -192,5 +192,6 @@ def _require_same(demand: str, expected: Tree, found: Tree) -> None:
     expected, found = (
         jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree) for tree in (expected, found)
     )
-    if jax.tree.structure(expected) != jax.tree.structure(found) or expected != found:
+    same_leaves = jax.tree.leaves(expected) == jax.tree.leaves(found)
+    if jax.tree.structure(expected) != jax.tree.structure(found) or not same_leaves:
         raise ShoalError(f"{demand}: {expected}, not {found}")

@@ -64,9 +64,10 @@ def recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
 
 def _named(obs: Any) -> Any:
     """Jumanji's records as dictionaries."""
-    if not hasattr(obs, "_asdict"):
+    if isinstance(obs, Array):
         return obs
-    return {name: _named(part) for name, part in obs._asdict().items()}
+    parts: dict[str, Any] = obs._asdict() if hasattr(obs, "_asdict") else vars(obs)
+    return {name: _named(part) for name, part in parts.items()}
 
 
 def _spaces(to_gymnasium: Callable[[Any], Any], env: Any) -> tuple["gs.Space", "gs.Space"]:
