@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,10 @@ MANY_LINES = 64
 """Of more learners there is no line for each."""
 MANY_CURVES = 6
 """The legend of more curves is beside the axes."""
+SHORT_LABEL = 20
+"""Curves with labels of at most so many letters have them at their ends, instead of a legend."""
+LABEL_GAP = 0.07
+"""The least distance of two such labels, as a share of the axis."""
 STATISTICS = {"mean": "mean", "iqm": "interquartile mean"}
 DASHES = ("-", "--", ":", "-.")
 """The next one each time the colours are used up."""
@@ -62,6 +66,9 @@ def plot_metric(figure, curves: dict[str, Curve], metric: str, options: CurveOpt
         nothing = "no episode has ended yet" if metric == "return_mean" else "no values yet"
         axes.set(xticks=[], yticks=[])
         axes.text(0.5, 0.5, nothing, transform=axes.transAxes, ha="center", color="#777777")
+    elif 1 < len(curves) <= MANY_CURVES and all(len(label) <= SHORT_LABEL for label in curves):
+        label_ends(axes, {label: line[-1] for label, line in lines.items()})
+        figure.supxlabel(explained, fontsize="small", color="#555555")
     elif len(curves) > 1:
         place = {"loc": "outside right upper"} if len(curves) > MANY_CURVES else {"loc": "best"}
         owner = figure if len(curves) > MANY_CURVES else axes
@@ -71,6 +78,24 @@ def plot_metric(figure, curves: dict[str, Curve], metric: str, options: CurveOpt
         axes.legend([*lines.values(), *others[0]], [explained, *others[1]], loc="best")
     smoothed = f", mean of {options.smooth} reports" if options.smooth > 1 else ""
     axes.set(title=title, xlabel=axis.label, ylabel=metric_in_words(metric) + smoothed)
+
+
+def label_ends(axes, lines: dict[str, Any]) -> None:
+    """Each curve's label beside its last value, moved apart where two would cover each other."""
+    ends = {}
+    for label, line in lines.items():
+        values = np.asarray(line.get_ydata(), float)
+        if len(known := np.flatnonzero(np.isfinite(values))):
+            ends[label] = (line.get_xdata()[known[-1]], values[known[-1]])
+    low, high = axes.get_ylim()
+    gap, previous = LABEL_GAP * (high - low), -np.inf
+    for label, (x, y) in sorted(ends.items(), key=lambda item: item[1][1]):
+        previous = max(y, previous + gap)
+        color = lines[label].get_color()
+        style = {"va": "center", "ha": "left", "fontweight": "bold", "annotation_clip": False}
+        at = {"xytext": (1.02, previous), "textcoords": ("axes fraction", "data")}
+        line = {"arrowprops": {"arrowstyle": "-", "color": color, "linewidth": 0.7, "alpha": 0.6}}
+        axes.annotate(label, (x, y), color=color, **style, **at, **line)
 
 
 def plot_panels(figure, curves: dict[str, Curve], options: CurveOptions, title: str) -> None:

@@ -44,7 +44,9 @@ class Maps(NamedTuple):
     bound: float | None  # on the size of actions; None where they are discrete
 
 
-def plot_policy(run: Path, folder: Path, seed: int = 0, own: OwnParts = NO_PARTS) -> list[Path]:
+def plot_policy(
+    run: Path, folder: Path, seed: int = 0, own: OwnParts = NO_PARTS, format: str = "png"
+) -> list[Path]:
     """Plots the best learner of a run; returns the files written.
 
     `trajectory.png` is one greedy episode, the one that `shoal play` shows, where an observation is a vector
@@ -56,13 +58,13 @@ def plot_policy(run: Path, folder: Path, seed: int = 0, own: OwnParts = NO_PARTS
     if not (run / "config.yaml").is_file():
         return []
     try:
-        return _plot_best_learner(run, Path(folder), seed, own)
+        return _plot_best_learner(run, Path(folder), seed, own, format)
     except ShoalError as error:
         warnings.warn(f"no episode of {run} is plotted: {error}", RuntimeWarning)
         return []
 
 
-def _plot_best_learner(run: Path, folder: Path, seed: int, own: OwnParts) -> list[Path]:
+def _plot_best_learner(run: Path, folder: Path, seed: int, own: OwnParts, format: str) -> list[Path]:
     config = from_settings(read_settings(run / "config.yaml"))
     parts = find_parts(run, config, own)
     size_of_obs = _vector_size(parts.recipe.spec)
@@ -78,11 +80,11 @@ def _plot_best_learner(run: Path, folder: Path, seed: int, own: OwnParts) -> lis
     panels = episode_panels(spec, view, played, judge(played.obs)[1] if judge else None)
     rows, columns = panel_grid(len(panels))
     plot_on = partial(plot_episode, panels=panels, played=played, title=title)
-    written = [write_figure(folder / "trajectory.png", plot_on, (4.0 * columns, 2.1 * rows + 0.9))]
+    written = [write_figure(folder / f"trajectory.{format}", plot_on, (4.0 * columns, 2.1 * rows + 0.9))]
     if judge and view:
         maps = evaluate_plane(view, spec, judge)
         plot_on = partial(_plot_maps, maps=maps, view=view, obs=played.obs, title=title)
-        written.append(write_figure(folder / "state_space.png", plot_on, (11.0, 4.6)))
+        written.append(write_figure(folder / f"state_space.{format}", plot_on, (11.0, 4.6)))
     return written
 
 

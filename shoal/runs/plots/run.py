@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from shoal.runs.plots.policy import plot_policy
 from shoal.training.config import TrainConfig
 from shoal.training.scores import best_learner
 
+Format: TypeAlias = Literal["png", "svg", "pdf"]
+"""The formats of figures."""
 DIAGNOSTICS = (
     "entropy",
     "approx_kl",
@@ -57,6 +59,12 @@ class PlotOptions(CurveOptions):
     """Plot an episode of each run's best learner, and its policy and value over the state space."""
     seed: int = 0
     """The seed of the episode."""
+    format: Format | None = None
+    """What the figures are written as: png unless given. SVG and PDF print sharply at any size."""
+
+    def place(self, folder: Path, name: str) -> Path:
+        """The file of a figure in a folder."""
+        return folder / f"{name}.{self.format or 'png'}"
 
 
 class Recorded(NamedTuple):
@@ -78,21 +86,24 @@ def plot(
     alone are one curve of the comparison.
 
     A run's own figures go to RUN/plots: `returns.png`, `losses.png`, `together.png`, `team.png`, `graph.png`,
-    `lineage.png`, `speed.png`, each where the run has data for it, and those of `plot_policy`. With several
-    runs `comparison.png` goes beside the first run's folder. With `out` everything goes there, a folder per
-    run if there are several. Where `out` is a .png, .pdf or .svg, or a metric is chosen, there is one figure:
-    that metric, of all runs.
+    `lineage.png`, `speed.png`, each where the run has data for it, and those of `plot_policy`; with another
+    `format` they end in that. With several runs `comparison.png` goes beside the first run's folder. With
+    `out` everything goes there, a folder per run if there are several. Where `out` is a .png, .pdf or .svg,
+    or a metric is chosen, there is one figure: that metric, of all runs.
     """
     options, out = options or PlotOptions(), Path(out) if out is not None else None
     recorded = read_all(find_runs(runs), lambda run: Recorded(read_metrics(run), read_config(run)))
     if not recorded:
         raise ShoalError("nothing to plot: give the folder of at least one run")
+    if out and is_figure(out) and options.format and out.suffix != f".{options.format}":
+        raise ShoalError(f"{out} and the format {options.format} are two formats; give one of them")
     if (out and is_figure(out)) or options.metric:
         return [_plot_one_figure(recorded, out, options)]
     written = []
     for run, folder in destinations(list(recorded), out).items():
         written += _plot_run(run, recorded[run], folder, options)
-        written += plot_policy(run, folder, options.seed, own) if options.episode else []
+        if options.episode:
+            written += plot_policy(run, folder, options.seed, own, options.format or "png")
     if len(recorded) > 1:
         written.append(_plot_one_figure(recorded, out, options))
     return written
@@ -128,9 +139,9 @@ def _path_of_one_figure(runs: list[Path], out: Path | None, options: PlotOptions
         return out
     metric = (options.metric or "").replace("/", "_")
     if len(runs) == 1:
-        return (out or runs[0] / "plots") / f"{metric}.png"
+        return options.place(out or runs[0] / "plots", metric)
     name = "_".join(["comparison", *[metric] * bool(metric)])
-    return (out or runs[0].resolve().parent) / f"{name}.png"
+    return options.place(out or runs[0].resolve().parent, name)
 
 
 def _plot_run(run: Path, recorded: Recorded, folder: Path, options: PlotOptions) -> list[Path]:
@@ -139,15 +150,17 @@ def _plot_run(run: Path, recorded: Recorded, folder: Path, options: PlotOptions)
     title = title_of(config, run.resolve().name)
     written = [_returns_figure(table, folder, title, options), *_panel_figures(table, folder, title, options)]
     if len((rates := speed(table)).values) > 1:
-        written.append(write_figure(folder / "speed.png", partial(plot_speed, curve=rates, title=title)))
-    written += _graph_figures(config, folder) if config else []
-    return written + _lineage_figure(run, pivot(table, RETURN), folder, title)
+        written.append(
+            write_figure(options.place(folder, "speed"), partial(plot_speed, curve=rates, title=title))
+        )
+    written += _graph_figures(config, folder, options) if config else []
+    return written + _lineage_figure(run, pivot(table, RETURN), folder, title, options)
 
 
 def _returns_figure(table: Table, folder: Path, title: str, options: PlotOptions) -> Path:
     curves = {"": smooth(pivot(table, RETURN, options.x), options.smooth)}
     plot_on = partial(plot_metric, curves=curves, metric=RETURN, options=options, title=title)
-    return write_figure(folder / "returns.png", plot_on)
+    return write_figure(options.place(folder, "returns"), plot_on)
 
 
 def _panel_figures(table: Table, folder: Path, title: str, options: PlotOptions) -> list[Path]:
@@ -166,23 +179,23 @@ def _panel_figures(table: Table, folder: Path, title: str, options: PlotOptions)
             rows, columns = panel_grid(len(curves))
             size = (4.0 * columns, 2.7 * rows + 0.5)
             plot_on = partial(plot_panels, curves=curves, options=options, title=title)
-            written.append(write_figure(folder / f"{file}.png", plot_on, size))
+            written.append(write_figure(options.place(folder, file), plot_on, size))
     return written
 
 
-def _graph_figures(config: TrainConfig, folder: Path) -> list[Path]:
+def _graph_figures(config: TrainConfig, folder: Path, options: PlotOptions) -> list[Path]:
     """The communication graphs of a run, where its exchanges have any."""
     graphs = [communication_graph(exchange, config.learners, config.seed) for exchange in config.exchanges]
     known = [graph for graph in graphs if graph is not None]
-    name = lambda index: f"graph_{index}.png" if index else "graph.png"
-    return [plot_graph(graph, folder / name(index)) for index, graph in enumerate(known)]
+    name = lambda index: f"graph_{index}" if index else "graph"
+    return [plot_graph(graph, options.place(folder, name(index))) for index, graph in enumerate(known)]
 
 
-def _lineage_figure(run: Path, returns: Curve, folder: Path, title: str) -> list[Path]:
+def _lineage_figure(run: Path, returns: Curve, folder: Path, title: str, options: PlotOptions) -> list[Path]:
     """The lineage of a run, where it has one."""
     if not (run / "lineage.csv").is_file():
         return []
     lineage, best = read_lineage(run), best_learner(returns.values[-1])
     size = (8.0, 3.6 + 1.7 * len(lineage.hypers))
     plot_on = partial(plot_lineage, lineage=lineage, best=best, end=int(returns.mean_x[-1]), title=title)
-    return [write_figure(folder / "lineage.png", plot_on, size)]
+    return [write_figure(options.place(folder, "lineage"), plot_on, size)]
