@@ -69,7 +69,7 @@ def open_job(
     known = for_learners(trainers[kind], config) if kind in trainers else None
     opened = open_session(config, folder, mesh=mesh, trainer=known)
     assert isinstance(opened, Session), "its last step has not been trained"
-    if opened.trainer.parts.recipe.spec.backend == "jax":
+    if opened.trainer.parts.recipe.spec.exact_resume:  # its environments are arrays in the program
         trainers[kind] = opened.trainer
     if opened.resumed_step is not None or not rows[0].places:
         return opened
