@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from shoal.envs.registry import SUITES, make
+from shoal.errors import ShoalError
+from shoal.types import Box, Discrete
 from tests.envs.play import play
 from tests.envs.suites import ranks_as_suites_like, train_in_two_parts  # noqa: F401
 
@@ -181,3 +183,26 @@ def test_pictures_are_those_of_jaxmarl(name):
     picture = env.render(jax.jit(env.reset)(jax.random.split(jax.random.key(0), 2), ())[0], 0)
     assert (picture.ndim, picture.shape[2], picture.dtype) == (3, 3, np.uint8)
     assert picture.std() > 10
+
+
+def test_options_are_those_of_the_world():
+    spec = make("jaxmarl:SMAX", num_allies=1, num_enemies=2).spec
+    assert (spec.teams, spec.action) == ((0, 1, 1), Discrete(7))
+    assert make("jaxmarl:MPE_simple_v3", action_type="Continuous").spec.action == Box((5,), 0.0, 1.0)
+    assert make("jaxmarl:MPE_simple_v3", max_episode_steps=7).spec.max_episode_steps == 7
+    with pytest.raises(ShoalError, match=r"does not take these options: .*walls"):
+        make("jaxmarl:overcooked-coord_ring", walls=3)
+    with pytest.raises(ShoalError, match="does not take these options: nonsense"):
+        make("jaxmarl:MPE_simple_v3", nonsense=1)
+    with pytest.raises(ShoalError, match="unknown environment"):
+        make("jaxmarl:SMAX-4m")
+
+
+def test_steps_towards_a_soup_are_paid_on_request():
+    plain, shaped = (
+        play(make("jaxmarl:overcooked-cramped_room", **options)).steps.reward
+        for options in ({}, {"shaped_reward": 0.5})
+    )
+    assert not plain.any(), "chance cooks no soup"
+    assert set(np.unique(shaped)) - {0.0} <= {1.5, 2.5}  # half of 3 and 5
+    assert shaped.any()

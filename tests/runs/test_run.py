@@ -103,6 +103,7 @@ def test_a_folder_without_a_run_is_refused_at_once(tmp_path):
         shoal.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_team_against_chance(tmp_path):
     run = shoal.run("simple_tag_v3", steps=32, folder=tmp_path / "tag", **TINY)
     first, second = run.evaluate(20, against="random")

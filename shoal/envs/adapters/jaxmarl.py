@@ -14,6 +14,7 @@ JaxMARL says `done` for both kinds of ends. Here the clock truncates, after as m
 other ends terminate.
 """
 
+import inspect
 import io
 import sys
 import warnings
@@ -29,7 +30,7 @@ from jax import Array
 from shoal.envs.adapters.jax_env import NO_LIMIT, from_jax
 from shoal.envs.adapters.jaxmarl_agents import agents_of
 from shoal.envs.adapters.jaxmarl_pictures import painter
-from shoal.envs.adapters.suite import Suite, option_errors
+from shoal.envs.adapters.suite import Suite, UnknownOptions, option_errors
 from shoal.imports import import_user_module
 from shoal.ops.masks import ACTION_MASK
 from shoal.types import Box, EnvRecipe, EnvSpec, JaxEnv, Tree
@@ -52,6 +53,7 @@ def jaxmarl_env(name: str, options: dict[str, Any]) -> JaxEnv:
     with option_errors(f"jaxmarl:{name}", options), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Overcooked recommends its second version
         env = _library().make(world, **(_variants(world)[variant] if variant else {}), **options)
+    _check_options(name, env, options)
     agents, in_smax, in_hanabi = agents_of(env), "SMAX" in world, world == "hanabi"
     endless = world.startswith(("MPE", "overcooked"))  # but for the clock
     limit = getattr(env, "max_steps", None)
@@ -98,6 +100,14 @@ def jaxmarl_env(name: str, options: dict[str, Any]) -> JaxEnv:
         shortest=limit if limit and endless else 1,
     )
     return JaxEnv(spec, reset, step, observe, painter(env, world))
+
+
+def _check_options(name: str, env: Any, options: dict[str, Any]) -> None:
+    """Raise where a world does not know an option: some of JaxMARL's pass over them in silence."""
+    makers = [vars(kind)["__init__"] for kind in type(env).__mro__[:-1] if "__init__" in vars(kind)]
+    known = {parameter for maker in makers for parameter in inspect.signature(maker).parameters}
+    if unknown := [key for key in options if key not in known and not hasattr(env, key)]:
+        raise UnknownOptions(f"jaxmarl:{name} does not take these options: {', '.join(unknown)}")
 
 
 def _boxes(obs: Tree) -> Box | dict[str, Box]:
