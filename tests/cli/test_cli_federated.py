@@ -307,14 +307,14 @@ def test_the_table_names_the_worlds(federation, capsys):
 
 @pytest.mark.parametrize("which", ["2", "mean"])
 def test_a_video_shows_the_learners_own_world(federation, which, monkeypatch, capsys):
-    run = import_module("shoal.runs.run")
-    seen, play = [], run.episode
+    films = import_module("shoal.runs.films")
+    seen, play = [], films.episode
 
     def spy(recipe, learner, cohort, seed, steps, world, **how):
         seen.append(world)
         return play(recipe, learner, cohort, seed, steps, world, **how)
 
-    monkeypatch.setattr(run, "episode", spy)
+    monkeypatch.setattr(films, "episode", spy)
     assert shoal("play", federation, "--learner", which, "--gif", "out.gif", "--steps", "3") == 0
     assert f"learner {which}: return" in capsys.readouterr().out
     with Image.open("out.gif") as gif:

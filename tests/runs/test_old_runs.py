@@ -11,7 +11,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import shoal
-from shoal.runs.leaves import ADDED, DROPPED, REPLAY, current_name
+from shoal.runs.checkpoint_files import current_name
+from shoal.runs.leaves import ADDED, DROPPED, REPLAY
 
 DATA = Path(__file__).parent.parent / "data"
 BYTES = {"exchange/per_learner/0/0/0/1", "exchange/per_learner/0/1/exchange/bytes"}

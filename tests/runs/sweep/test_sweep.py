@@ -18,7 +18,8 @@ from shoal.training.program import make_trainer
 ALGO = shoal.PPOConfig(
     num_envs=2, num_steps=16, num_minibatches=1, update_epochs=1, hidden=(8,), learning_rate=0.01
 )
-BASE = shoal.TrainConfig("CartPole-v1", ALGO, steps=32 * 18, reports=18, seed=5)
+SHORT = {"max_episode_steps": 20}  # so that every trial has a score at the first rung
+BASE = shoal.TrainConfig("CartPole-v1", ALGO, steps=32 * 18, reports=18, seed=5, env_options=SHORT)
 GRID = {"learning_rate": [1e-4, 1e-2, 1e-1], "gamma": [0.9, 0.99]}
 
 
@@ -124,7 +125,9 @@ def test_the_best_settings_alone_are_the_trial(whole, tmp_path):
 
 def test_a_sweep_on_the_command_line(whole, tmp_path, capsys):
     flags = "--no-preset --num-envs 2 --num-steps 16 --num-minibatches 1 --update-epochs 1 --hidden 8"
-    flags += " --learning-rate 0.01 --steps 576 --reports 18 --seed 5 --seeds 2"
+    flags += (
+        " --learning-rate 0.01 --steps 576 --reports 18 --seed 5 --seeds 2 --env-options max_episode_steps=20"
+    )
     grid = "CartPole-v1 --grid learning_rate=1e-4,1e-2,1e-1 gamma=0.9,0.99"
     command = ["sweep", *grid.split(), *flags.split(), "--out", str(tmp_path)]
     assert main(command) == 0
