@@ -90,8 +90,8 @@ def mean_known(values: np.ndarray) -> float:
 
 
 def brief(value: Any) -> str:
-    """A setting's value in a short line."""
-    return shorten(written(value), BRIEF, placeholder=" ...")
+    """A setting's value in a short line; tables are in the run's page."""
+    return "given" if isinstance(value, dict) else shorten(written(value), BRIEF, placeholder=" ...")
 
 
 def written(value: Any) -> str:

@@ -39,3 +39,16 @@ def write_population(folder):
     changed = {"learning_rate": np.array([1.2e-2, 1e-3, 1e-2, 3e-3])}
     extend_lineage(folder, 1024, np.array([2, 1, 2, 3]), np.array([1.0, 2.0, 9.0, 3.0]), changed)
     return folder
+
+
+def write_sweep(folder):
+    """Four trials of two settings, in one program."""
+    write_run(folder / "programs" / "000", learners=4)
+    (folder / "sweep.yaml").write_text(
+        "method: grid\naxes:\n  gamma: [0.9, 0.99]\n  learning_rate: [0.001, 0.01]\nsettings: {algo: ppo}\n"
+    )
+    header = "trial,gamma,learning_rate,seeds,state,steps,mean,iqm,low,high,scores,programs\n"
+    settings = [(0.9, 0.001), (0.9, 0.01), (0.99, 0.001), (0.99, 0.01)]
+    rows = [f"{i},{gamma},{rate},1,done,9,,,,,{i},000:{i}\n" for i, (gamma, rate) in enumerate(settings)]
+    (folder / "trials.csv").write_text(header + "".join(rows))
+    return folder

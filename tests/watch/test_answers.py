@@ -6,12 +6,12 @@ import shlex
 
 import numpy as np
 import pytest
-from watch.folders import add_report, write_population, write_run
 
 from shoal.cli.parse import parse_train
 from shoal.runs.config import from_settings, read_settings
 from shoal.watch.answers import Answers
 from shoal.watch.shelf import Shelf
+from tests.watch.folders import add_report, write_population, write_run
 
 
 @pytest.fixture

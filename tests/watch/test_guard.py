@@ -3,12 +3,12 @@
 import http.client
 
 import pytest
-from watch.folders import write_run
-from watch.serving import served
 
 from shoal.cli.main import main
 from shoal.errors import ShoalError
 from shoal.watch.guard import make_guard
+from tests.watch.folders import write_run
+from tests.watch.serving import served
 
 TOKEN = "open-sesame"
 

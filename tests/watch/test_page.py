@@ -8,8 +8,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from watch.folders import add_report, write_population, write_run
-from watch.serving import command, served
+
+from tests.watch.folders import add_report, write_population, write_run, write_sweep
+from tests.watch.serving import command, served
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -178,6 +179,58 @@ def test_the_keyboard_reads_a_chart_and_opens_a_learner(page, tmp_path):
         page.wait_for_url("**/learner/1")
 
 
+def test_a_learner_has_its_curves_world_and_films(page, tmp_path):
+    folder = write_run(tmp_path / "ring", learners=4, exchange="gossip", topology="ring", env_spread=0.5)
+    (folder / "videos").mkdir()
+    for name in ("step_000001024_learner_2.gif", "learner_1.gif"):
+        (folder / "videos" / name).write_bytes(Path("docs/images/group.gif").read_bytes())
+    with served(tmp_path) as server:
+        open_run(page, server, "ring")
+        page.get_by_role("link", name="2", exact=True).click()
+        playwright.expect(page.locator("details[open] figure.chart svg")).to_have_count(1)  # the loss
+        facts = page.locator("dl.facts")
+        playwright.expect(facts).to_contain_text("receives from1, 3")
+        playwright.expect(facts).to_contain_text("world: length")
+        playwright.expect(page.locator(".films figure")).to_have_count(1)
+        assert page.locator(".films figcaption").inner_text() == "learner 2 at step 1,024"
+
+
+def test_a_population_and_a_federation_are_drawn(page, tmp_path):
+    write_population(tmp_path / "population")
+    write_run(tmp_path / "ring", learners=4, exchange="gossip", topology="ring", env_spread=0.5)
+    with served(tmp_path) as server:
+        open_run(page, server, "population")
+        tree = page.get_by_role("img", name="Lineage of 4 learners over 1 selections; the best is learner 3")
+        tree.wait_for()
+        page.get_by_text("Who was replaced").click()
+        page.get_by_role("row", name="1,024 0 2").wait_for()
+        page.goto(server.url)
+        page.get_by_role("link", name="ring", exact=True).click()
+        page.get_by_role("img", name="4 learners on a circle, 8 links").wait_for()
+        page.get_by_role("img", name="return over length").wait_for()
+
+
+def test_trials_of_a_sweep_are_brushed(page, tmp_path):
+    write_sweep(tmp_path / "sweep")
+    with served(tmp_path) as server:
+        page.goto(server.url)
+        page.get_by_role("link", name="sweep", exact=True).click()
+        rows = page.locator("tbody tr:visible")
+        playwright.expect(rows).to_have_count(4)
+        page.get_by_role("combobox", name="gamma").select_option("0.99")
+        playwright.expect(rows).to_have_count(2)
+        page.get_by_role("combobox", name="gamma").select_option("any")
+        playwright.expect(rows).to_have_count(4)
+        axis = page.locator("rect[data-axis='2']").bounding_box()
+        middle = axis["x"] + axis["width"] / 2
+        page.mouse.move(middle, axis["y"] + 1)
+        page.mouse.down()
+        page.mouse.move(middle, axis["y"] + axis["height"] / 2, steps=4)
+        page.mouse.up()
+        playwright.expect(rows).to_have_count(2)
+        assert page.locator("tbody tr:visible td:first-child").all_inner_texts() == ["3", "2"]
+
+
 def test_a_token_is_asked_once(page, tmp_path):
     write_run(tmp_path / "mine")
     with served(tmp_path, token="open-sesame") as server:
@@ -193,14 +246,20 @@ def test_nothing_is_in_the_way_of_anybody(browser, tmp_path, theme):
     write_population(tmp_path / "population")
     write_run(tmp_path / "ring", learners=4, exchange="gossip", topology="ring", env_spread=0.5)
     write_run(tmp_path / "many", learners=40)
+    write_sweep(tmp_path / "sweep")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "metrics.csv").touch()
     context = browser.new_context(color_scheme=theme, bypass_csp=True)
     page = context.new_page()
     with served(tmp_path) as server:
-        runs = json.loads(server.answers.find("/api/runs").body)["runs"]
-        ids = {run["name"]: run["id"] for run in runs}
-        places = ["", *(f"run/{id}" for id in ids.values()), f"run/{ids['ring']}/learner/1"]
+        listed = json.loads(server.answers.find("/api/runs").body)
+        ids = {run["name"]: run["id"] for run in listed["runs"]}
+        places = [
+            f"sweep/{listed['sweeps'][0]['id']}",
+            "",
+            *(f"run/{id}" for id in ids.values()),
+            f"run/{ids['ring']}/learner/1",
+        ]
         places.append(f"compare?run={ids['ring']}&run={ids['many']}")
         for place in places:
             page.goto(f"{server.url}/#/{place}")

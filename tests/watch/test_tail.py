@@ -4,12 +4,12 @@ import os
 
 import numpy as np
 import pytest
-from watch.folders import add_report, write_run
 
 from shoal.errors import ShoalError
 from shoal.runs.metrics import read_metrics
 from shoal.watch import tail
 from shoal.watch.tail import MetricsTail
+from tests.watch.folders import add_report, write_run
 
 ALL = ("step", "learner", "seconds", "return_mean", "loss/total")
 

@@ -28,7 +28,7 @@ function branches(data, heights, x, y, bend) {
   const wide = Math.max(0.6, Math.min(1.5, 24 / learners));
   const style = { fill: "none", "stroke-linecap": "round", "stroke-linejoin": "round" };
   return [
-    svg("path", { d: groups.ended, stroke: "var(--line)", "stroke-width": wide, ...style }),
+    svg("path", { d: groups.ended, stroke: "var(--soft)", "stroke-opacity": 0.4, "stroke-width": wide, ...style }),
     svg("path", { d: groups.remains, stroke: "var(--c0)", "stroke-width": wide, ...style }),
     svg("path", { d: groups.line, stroke: "var(--c1)", "stroke-width": 2.8, ...style }),
   ];

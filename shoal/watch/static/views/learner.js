@@ -98,7 +98,7 @@ export function learnerView(root, id, text) {
         main.update(asLines(curve, learner));
         showFacts(curve);
       }
-      await Promise.all(opened.map((group) => group.refresh()));
+      await Promise.all(opened.map((group) => group.refresh(null)));
     },
   };
 }

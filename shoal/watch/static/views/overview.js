@@ -172,7 +172,7 @@ export function overviewView(root) {
           ? ""
           : [
               h("progress", { max: 1, value: share, "aria-label": `progress of ${run.name}` }),
-              h("div", { class: "soft" }, `${number(run.step, 3)} of ${number(run.steps, 3)} steps${left}`),
+              h("div", { class: "soft" }, `${number(run.step, 3)} of ${number(run.steps, 3)}${left}`),
             ],
       ),
       label("mean", score(run.mean)),
