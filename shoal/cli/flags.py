@@ -50,6 +50,8 @@ class Output:
     """The run's folder; in runs/, named after the settings unless given."""
     name: str | None = None
     """The run's folder in runs/, by its name."""
+    note: str | None = None
+    """A few words on the run, for shoal runs; they stay until another command gives others."""
     clobber: bool = False
     """Start over: remove the run that is there."""
     track: tuple[str, ...] = ()

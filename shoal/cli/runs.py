@@ -77,6 +77,7 @@ def _cells(row: RunRow) -> tuple[str, ...]:
     ago = age(time.time() - row.changed)
     if row.state == "damaged":
         return row.state, "", "", "", "", ago, f"{name} ({row.error})"
+    note = f": {row.note}" if row.note else ""
     said = [f"{SHORT.get(key, key)} {_brief(value)}" for key, value in (row.settings or {}).items()]
     return (
         row.state,
@@ -85,7 +86,7 @@ def _cells(row: RunRow) -> tuple[str, ...]:
         _score(row.best_return),
         _score(row.best_evaluation),
         ago,
-        name if row.in_name else f"{name} ({', '.join([row.env, row.algo, *said])})",
+        (name if row.in_name else f"{name} ({', '.join([row.env, row.algo, *said])})") + note,
     )
 
 

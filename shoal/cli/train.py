@@ -11,6 +11,7 @@ from shoal.distributed import launch
 from shoal.distributed.processes import ProcessInfo, rank, read_launcher, run_distributed
 from shoal.errors import ShoalError
 from shoal.runs import session
+from shoal.runs.catalogue import write_note
 from shoal.runs.milestones import Milestones
 from shoal.runs.progress import ProgressBar
 from shoal.training.config import TrainConfig
@@ -48,6 +49,8 @@ def run(config: TrainConfig, output: Output, milestones: Milestones) -> int:
         track=output.track,
     )
     STATUS.clear()
+    if output.note is not None and rank() == 0:
+        write_note(opened.folder, output.note)
     if isinstance(opened, session.Finished):
         if rank() == 0:
             show.already_trained(opened)

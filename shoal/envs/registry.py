@@ -8,6 +8,7 @@ one that the module registers, or that of a class, a factory or a `JaxEnv` in it
 import difflib
 import fnmatch
 import importlib.util
+import re
 import sys
 from typing import Any
 
@@ -177,5 +178,8 @@ def _guesses(identifier: str, names: list[str]) -> list[str]:
     versions = [name for name in names if name.lower().rpartition("-v")[0] == stem]
     if versions:
         return list(dict.fromkeys(versions))
+    modes = [name for name in names if re.fullmatch(rf"{re.escape(stem)}(easy|hard)-v\d+", name.lower())]
+    if modes:  # a Procgen game by its bare name
+        return list(dict.fromkeys(modes))
     by_lower = {name.lower(): name for name in names}
     return [by_lower[near] for near in difflib.get_close_matches(identifier.lower(), by_lower, n=1)]

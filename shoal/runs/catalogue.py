@@ -12,13 +12,15 @@ from shoal.errors import ShoalError
 from shoal.learners.registry import name_of
 from shoal.runs.checkpoint import newest_step
 from shoal.runs.config import from_settings, read_settings
-from shoal.runs.files import is_locked
+from shoal.runs.files import is_locked, write_text
 from shoal.runs.metrics import read_last_report, read_summary
 from shoal.runs.naming import ROOT, from_preset, full_name
 from shoal.training.config import TrainConfig
 
 FILES = ("config.yaml", "metrics.csv", "summary.json")
 """The files that make a folder a run's, and that change while it trains."""
+NOTE = "note.txt"
+"""The file with a few words on a run."""
 State: TypeAlias = Literal["running", "done", "stopped", "lost", "damaged"]
 """Training now; trained to the end; interrupted; ended without saying so, as by a crash; not to be read."""
 
@@ -40,6 +42,7 @@ class RunRow(NamedTuple):
     in_name: bool = False  # whether the folder's name says environment, algorithm and these settings
     error: str = ""  # why it is damaged
     programs: int = 0  # of a sweep, so many runs
+    note: str = ""  # what its command said of it
 
 
 def list_runs(folders: Iterable[Path]) -> list[RunRow]:
@@ -84,9 +87,20 @@ def describe(folder: Path, config: TrainConfig | None = None) -> RunRow:
             best_evaluation=summary.get("best_evaluation", {}).get("best_return"),
             settings=({"preset": base} if base else {}) | settings,
             in_name=folder.name == full_name(config),
+            note=read_note(folder),
         )
     except Exception as error:  # whatever the files of a damaged run raise
         return RunRow(folder, "damaged", changed, error=" ".join(str(error).split()) or type(error).__name__)
+
+
+def write_note(folder: Path, note: str) -> None:
+    """Keep a few words on a run in its folder; "" removes them."""
+    write_text(folder / NOTE, " ".join(note.split()))
+
+
+def read_note(folder: Path) -> str:
+    """What was said of a run; "" where nothing was."""
+    return (folder / NOTE).read_text(encoding="utf-8") if (folder / NOTE).is_file() else ""
 
 
 def _ending(summary: dict[str, Any]) -> State:

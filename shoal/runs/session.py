@@ -170,7 +170,7 @@ def clear_folder(folder: Path) -> None:
     """Remove the files of a run from its folder, and no others."""
     for name in ("checkpoints", "plots", "videos", "export", "tracking"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    files = ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "milestones.json")
+    files = ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "milestones.json", "note.txt")
     for name in (*files, DESCRIPTION, "events.out.*"):
         for path in folder.glob(name):
             path.unlink()

@@ -10,7 +10,7 @@ import pytest
 
 from shoal import ShoalError, preset
 from shoal.cli.main import main
-from shoal.runs.catalogue import describe, find_run, list_runs, newest_run
+from shoal.runs.catalogue import describe, find_run, list_runs, newest_run, write_note
 from shoal.runs.config import write_config
 from shoal.runs.files import FolderLock, fcntl
 from shoal.runs.metrics import MetricsWriter, read_last_report, write_summary
@@ -191,6 +191,17 @@ def test_the_table_has_evaluations_where_a_run_has_one(capsys):
     heads, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
     assert heads[2:8] == ["mean", "best", "learner", "best", "evaluated", "changed"]
     assert [line[4:7] for line in lines] == [["0.50", "0.50", "77.0"], ["0.50", "0.50", "-"]]
+
+
+def test_a_note_is_shown_until_another_command_gives_others(capsys):
+    folder = make_run("demo", learners=2, ended={})
+    write_note(folder, "does gae\nmatter?")
+    assert list_runs([Path("runs")])[0].note == "does gae matter?"
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out.endswith("demo (CartPole-v1, ppo, learners 2): does gae matter?\n")
+    write_note(folder, "")
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out.endswith("demo (CartPole-v1, ppo, learners 2)\n")
 
 
 DEMO = "(CartPole-v1, ppo, learners 2, seed 3, memory gru)"

@@ -9,6 +9,7 @@ from PIL import Image
 from shoal.errors import ShoalError
 from shoal.runs.metrics import MetricsWriter
 from shoal.runs.plots.curves import Curve, pivot, pooled, smooth, speed
+from shoal.runs.plots.panels import plot_metric
 from shoal.runs.plots.run import PlotOptions, plot
 
 
@@ -75,6 +76,21 @@ def test_the_figures_of_one_run(tmp_path, learners):
         picture = pixels(path)
         assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 10
         assert (picture[0] == 255).all()
+
+
+def test_the_best_of_a_population_is_drawn_beside_its_mean():
+    """At each report the highest of those that are known."""
+    from matplotlib.figure import Figure
+
+    values = np.array([[1.0, 4.0], [3.0, np.nan], [6.0, 5.0]])
+    curve = Curve(np.array([[1, 1], [2, 2], [3, 3]]), values, np.arange(2))
+    lines = {}
+    for best in (False, True):
+        figure = Figure()
+        plot_metric(figure, {"": curve}, "return_mean", PlotOptions(), "a population", best)
+        lines[best] = {line.get_label(): line.get_ydata().tolist() for line in figure.axes[0].lines}
+    assert "the best learner" not in lines[False]
+    assert lines[True]["the best learner"] == [4.0, 3.0, 6.0]
 
 
 def test_several_runs_are_compared(tmp_path):

@@ -54,13 +54,20 @@ def horizontal(curves: Iterable[Curve], options: CurveOptions) -> Axis:
     return Axis(f"time ({name})", seconds)
 
 
-def plot_metric(figure, curves: dict[str, Curve], metric: str, options: CurveOptions, title: str) -> None:
-    """One metric of one run, with a line for each learner, or of several runs in comparison."""
+def plot_metric(
+    figure, curves: dict[str, Curve], metric: str, options: CurveOptions, title: str, best: bool = False
+) -> None:
+    """One metric of one run, with a line for each learner, or of several runs in comparison.
+
+    With `best` also the highest value among the learners at each report.
+    """
     axes, axis = figure.subplots(), horizontal(curves.values(), options)
     lines = {
         label: plot_curve(axes, curve, options, axis, number, each=len(curves) == 1)
         for number, (label, curve) in enumerate(curves.items())
     }
+    for curve in curves.values() if best else ():
+        axes.plot(curve.mean_x / axis.unit, highest(curve.values), color=PALETTE[1], label="the best learner")
     explained = describe(curves.values(), options)
     if not any(np.isfinite(curve.values).any() for curve in curves.values()):
         nothing = "no episode has ended yet" if metric == "return_mean" else "no values yet"
@@ -78,6 +85,16 @@ def plot_metric(figure, curves: dict[str, Curve], metric: str, options: CurveOpt
         axes.legend([*lines.values(), *others[0]], [explained, *others[1]], loc="best")
     smoothed = f", mean of {options.smooth} reports" if options.smooth > 1 else ""
     axes.set(title=title, xlabel=axis.label, ylabel=metric_in_words(metric) + smoothed)
+
+
+def highest(values: np.ndarray) -> np.ndarray:
+    """The highest known value of each report (R, L); NaN where none is known.
+
+    >>> highest(np.array([[1.0, 3.0], [np.nan, 2.0], [np.nan, np.nan]])).tolist()
+    [3.0, 2.0, nan]
+    """
+    found = np.max(np.where(np.isfinite(values), values, -np.inf), axis=1)
+    return np.where(np.isfinite(found), found, np.nan)
 
 
 def label_ends(axes, lines: dict[str, Any]) -> None:

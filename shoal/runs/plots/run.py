@@ -45,6 +45,8 @@ DIAGNOSTICS = (
 )
 """Metrics in the figure of the losses, beside those whose names begin with `loss/`."""
 RETURN = "return_mean"
+LINEAGE = "lineage.csv"
+"""The file that a population's run has."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,9 @@ def _plot_run(run: Path, recorded: Recorded, folder: Path, options: PlotOptions)
     """All figures of one run."""
     table, config = recorded
     title = title_of(config, run.resolve().name)
-    written = [_returns_figure(table, folder, title, options), *_panel_figures(table, folder, title, options)]
+    population = (run / LINEAGE).is_file()
+    written = [_returns_figure(table, folder, title, options, best=population)]
+    written += _panel_figures(table, folder, title, options)
     if len((rates := speed(table)).values) > 1:
         written.append(
             write_figure(options.place(folder, "speed"), partial(plot_speed, curve=rates, title=title))
@@ -157,9 +161,9 @@ def _plot_run(run: Path, recorded: Recorded, folder: Path, options: PlotOptions)
     return written + _lineage_figure(run, pivot(table, RETURN), folder, title, options)
 
 
-def _returns_figure(table: Table, folder: Path, title: str, options: PlotOptions) -> Path:
+def _returns_figure(table: Table, folder: Path, title: str, options: PlotOptions, best: bool) -> Path:
     curves = {"": smooth(pivot(table, RETURN, options.x), options.smooth)}
-    plot_on = partial(plot_metric, curves=curves, metric=RETURN, options=options, title=title)
+    plot_on = partial(plot_metric, curves=curves, metric=RETURN, options=options, title=title, best=best)
     return write_figure(options.place(folder, "returns"), plot_on)
 
 
@@ -193,7 +197,7 @@ def _graph_figures(config: TrainConfig, folder: Path, options: PlotOptions) -> l
 
 def _lineage_figure(run: Path, returns: Curve, folder: Path, title: str, options: PlotOptions) -> list[Path]:
     """The lineage of a run, where it has one."""
-    if not (run / "lineage.csv").is_file():
+    if not (run / LINEAGE).is_file():
         return []
     lineage, best = read_lineage(run), best_learner(returns.values[-1])
     size = (8.0, 3.6 + 1.7 * len(lineage.hypers))
