@@ -28,6 +28,11 @@ def end_at_signals() -> None:
     threading.Thread(target=_watch, args=(watched,), daemon=True).start()
 
 
+def watching() -> bool:
+    """Whether this process is the command's own, which watches for stop signals."""
+    return signal.getsignal(signal.SIGINT) is _end_by_handler
+
+
 def _end_now() -> NoReturn:
     """End this process with one line, and with files as they were; an orderly end would wait for C++."""
     remove_unfinished()

@@ -2,13 +2,14 @@
 
 import sys
 
-from shoal.cli import show
+from shoal.cli import interrupts, show
 from shoal.cli.flags import Output, read_start
 from shoal.cli.help_pages import help_page
 from shoal.cli.parse import read_run
 from shoal.cli.status import STATUS
 from shoal.distributed import launch
-from shoal.distributed.processes import ProcessInfo, rank, read_launcher, run_distributed
+from shoal.distributed.mesh import num_processes
+from shoal.distributed.processes import ProcessInfo, exit_now, rank, read_launcher, run_distributed
 from shoal.errors import ShoalError
 from shoal.runs import session
 from shoal.runs.catalogue import write_note
@@ -59,6 +60,8 @@ def run(config: TrainConfig, output: Output, milestones: Milestones) -> int:
         finished = session.train_session(opened, bar.update)
     if rank() == 0:
         show.given_up(finished) if finished.given_up else show.ending(finished, opened)
+    if finished.interrupted and interrupts.watching() and num_processes() == 1:
+        exit_now(130)  # all is written: an orderly end would give back the memory piece by piece
     return 130 if finished.interrupted else 0
 
 
