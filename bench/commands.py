@@ -5,12 +5,14 @@ python bench/commands.py --only commands      or python, or examples
 python bench/commands.py --page docs/how-to/teams.md
 
 Each page has an empty folder. Runs that a command takes for granted are trained as the page that trains them
-says. Training is a rollout or two of few steps; programs are compiled without optimisation and kept. What
-needs a package, a program or a machine that is not here is shown as such.
+says. The same command on several pages trains once: the others get a copy of its run. Training is a rollout
+or two of few steps; programs are compiled without optimisation and kept. What needs a package, a program or a
+machine that is not here is shown as such.
 """
 
 import argparse
 import contextlib
+import hashlib
 import io
 import os
 import re
@@ -71,6 +73,8 @@ ELSEWHERE = {"mpirun": "mpirun", "srun": "srun", "--coordinator": "a second host
 NOT_INSTALLED = re.compile(r" needs ([^:]*): (?:pip|apt-get) install")
 
 
+SHARED = "SHOAL_BENCH_SHARED"
+"""The environment's variable for the folder of trained runs."""
 FIRST_RUN = "runs/CartPole-v1__ppo__s1"
 """What the newest run is, and what a pattern finds, where a page trains none."""
 NEED_A_RUN = ("eval", "play", "plot", "export", "compare")
@@ -221,10 +225,27 @@ def train(arguments: list[str]) -> None:
     if isinstance(spec.observation, Box) and len(spec.observation.shape) == 3:
         short = short | IMAGES
     added = [word for flag in short.items() if flag[0] not in arguments for word in flag]
-    added += [] if output.folder else ["--out", folder_of(arguments)]
+    folder = Path(output.folder or folder_of(arguments))
+    added += [] if output.folder else ["--out", str(folder)]
     steps = ITERATIONS * parse_train([*arguments, *added])[0].algo.rollout_size
+    kept = None if folder.exists() else place_of(arguments)
+    if kept and kept.exists():
+        shutil.copytree(kept, folder)
+        return
     if main(["train", *arguments, *added, "--steps", str(steps)]):
         raise SystemExit(2)
+    if kept and folder.exists():
+        with TemporaryDirectory(dir=kept.parent) as unfinished, contextlib.suppress(OSError):
+            shutil.copytree(folder, Path(unfinished) / "run").rename(kept)  # unless another was quicker
+
+
+def place_of(arguments: list[str]) -> Path | None:
+    """Where the run of this command is kept for other pages; None where it goes on from another run."""
+    if SHARED not in os.environ or {"--follow", "--config", "--clobber"} & set(arguments):
+        return None
+    files = [Path(word).read_text() for word in arguments if Path(word).is_file()]
+    name = hashlib.sha256("\n".join([*arguments, *files]).encode()).hexdigest()
+    return Path(os.environ[SHARED]) / name
 
 
 def missing(arguments: list[str]) -> list[str]:
@@ -317,6 +338,8 @@ def main() -> int:
     pages = PAGES * (options.only != "examples") + EXAMPLES * ("examples" in kinds)
     pages = [options.page] if options.page else pages
     began, outcomes = time.perf_counter(), []
+    shared = TemporaryDirectory()
+    os.environ[SHARED] = shared.name
     with get_context("spawn").Pool(2, set_up, maxtasksperchild=8) as pool:
         for found in pool.imap_unordered(partial(run_page, kinds=kinds), pages):
             for outcome in found:
