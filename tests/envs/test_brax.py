@@ -42,6 +42,11 @@ def test_random_steps_are_braxs_own(name, engine):
     compare_with_own(f"brax:{name}", own(env), backend=engine, max_episode_steps=150, limit=150)
 
 
+def test_physics_may_be_fixed():
+    assert shoal.make("brax:inverted_pendulum", backend="spring").spec.params == FACTORS
+    assert shoal.make("brax:inverted_pendulum", backend="spring", worlds=False).spec.params == {}
+
+
 def test_the_time_limit_truncates():
     assert shoal.make("brax:fast").spec.max_episode_steps == 1000
     ours = compare_with_own("brax:fast", own(envs.get_environment("fast")), max_episode_steps=30, limit=30)

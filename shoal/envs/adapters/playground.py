@@ -37,7 +37,7 @@ def recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
     def render(state: Any, factors: Tree) -> np.ndarray:
         return env.render(state)
 
-    differ = overrides.get("impl") == "jax"
+    differ = overrides.get("impl") == "jax" and options.get("worlds", True)
     return robot_recipe(
         env,
         title,
