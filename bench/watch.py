@@ -75,8 +75,9 @@ def write_run(folder: Path, learners: int, reports: int) -> None:
 
 
 def cost(folder: Path) -> dict[str, float]:
-    """Medians of steps/s, without and with the page."""
+    """Medians of steps/s, without and with the page, and the share of a processor that the server has."""
     speeds: dict[str, list[float]] = {"without": [], "with": []}
+    shares = []
     train(folder / "warm")
     for repeat in range(REPEATS):
         for kind, found in speeds.items():
@@ -85,11 +86,18 @@ def cost(folder: Path) -> dict[str, float]:
             if kind == "without":
                 found.append(train(run))
                 continue
-            with serving(run.parent) as (url, _), browsing() as page:
+            with serving(run.parent) as (url, process), browsing() as page:
                 page.goto(url)
+                began, computed = time.perf_counter(), computed_seconds(process)
                 found.append(train(run))
+                shares.append((computed_seconds(process) - computed) / (time.perf_counter() - began))
     without, beside = (float(np.median(found)) for found in speeds.values())
-    return {"without": without, "with": beside, "change_percent": 100 * (beside / without - 1)}
+    return {
+        "without": without,
+        "with": beside,
+        "change_percent": 100 * (beside / without - 1),
+        "server_cpu_share": float(np.median(shares)),
+    }
 
 
 def train(folder: Path) -> float:

@@ -44,9 +44,7 @@ def _described(entry: Entry, row: RunRow) -> dict[str, Any]:
         "mean": plain(row.return_mean),
         "best": plain(row.best_return),
         "bestLearner": None,
-        "differs": {
-            name: shorten(written(value), BRIEF, placeholder=" ...") for name, value in changed.items()
-        },
+        "differs": {name: brief(value) for name, value in changed.items()},
         "error": row.error,
         "spark": [],
         "speed": None,
@@ -90,7 +88,7 @@ def mean_known(values: np.ndarray) -> float:
 
 
 def brief(value: Any) -> str:
-    """A setting's value in a short line; tables are in the run's page."""
+    """A setting's value in a short line; what a file gave is not told."""
     return "given" if isinstance(value, dict) else shorten(written(value), BRIEF, placeholder=" ...")
 
 

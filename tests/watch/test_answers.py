@@ -90,11 +90,19 @@ def test_a_federation(ask, tmp_path):
     run = ask.id("run")
     page = ask(f"/api/runs/{run}")[1]
     assert (page["graph"], page["worlds"]) == (True, True)
+    assert ask("/api/runs")[1]["runs"][0]["differs"]["env_spread"] == "0.5"
     (graph,) = ask(f"/api/runs/{run}/graph")[1]["graphs"]
     assert sorted(link[:2] for link in graph["links"])[:2] == [[0, 1], [0, 3]]
     worlds = ask(f"/api/runs/{run}/worlds")[1]
     assert worlds["scores"] == [30, 31, 32, 33]
     assert len(worlds["worlds"]["length"]) == 4
+
+
+def test_long_settings_are_short_in_the_list(ask, tmp_path):
+    worlds = {str(learner): {"length": 0.5 + learner} for learner in range(2)}
+    write_run(tmp_path / "run", learners=2, env_params=worlds)
+    assert ask("/api/runs")[1]["runs"][0]["differs"] == {"learners": "2", "env_params": "given"}
+    assert ask(f"/api/runs/{ask.id('run')}")[1]["command"].startswith("shoal train --config ")
 
 
 def test_a_sweep(ask, tmp_path):
