@@ -256,7 +256,7 @@ def to_device_order(x: np.ndarray, mesh: Mesh) -> np.ndarray:
     """(L, E, ...) -> (N, ...), environments laid out device by device."""
     learners, data = mesh.devices.shape
     blocks = x.reshape(learners, x.shape[0] // learners, data, x.shape[1] // data, *x.shape[2:])
-    return blocks.swapaxes(1, 2).reshape(-1, *x.shape[2:])
+    return blocks.swapaxes(1, 2).reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
 def from_device_order(x: np.ndarray, mesh: Mesh, num_learners: int) -> np.ndarray:
