@@ -70,12 +70,10 @@ class Handler(BaseHTTPRequestHandler):
     do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_POST
 
     def _answer(self, answer: Answer) -> None:
-        part = _range(self.headers.get("Range"), len(answer.body)) if answer.kind == "video/mp4" else None
+        is_film = answer.kind.startswith("video/")
         if answer.tag and self.headers.get("If-None-Match") == answer.tag:
             self._send(Answer(b"", answer.kind, 304, answer.tag))
-        elif answer.kind.startswith("video/") and (
-            part := _range(self.headers.get("Range"), len(answer.body))
-        ):
+        elif is_film and (part := _range(self.headers.get("Range"), len(answer.body))):
             first, last = part
             body, size = answer.body[first : last + 1], len(answer.body)
             self._send(Answer(body, answer.kind, 206), {"Content-Range": f"bytes {first}-{last}/{size}"})
