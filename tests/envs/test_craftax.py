@@ -1,5 +1,6 @@
 """Craftax through its adapter: its own steps, deaths and time limits apart, pixels as bytes."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -47,6 +48,17 @@ def test_options_are_parameters():
     assert shoal.make(f"craftax:{CLASSIC}", max_timesteps=50).spec.max_episode_steps == 50
     with pytest.raises(ShoalError, match="has no option lives; it has max_timesteps, day_length"):
         shoal.make(f"craftax:{CLASSIC}", lives=3)
+
+
+def test_pictures_are_craftaxs_own():
+    recipe = shoal.make(f"craftax:{CLASSIC}")
+    env = recipe.build(np.zeros((1, 1), np.uint32), True)
+    params = jax.tree.map(lambda x: jnp.full(1, x, jnp.float32), recipe.spec.params)
+    state, _ = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 1), params)
+    picture = env.render(state, 0)
+    assert picture.dtype == np.uint8
+    assert picture.shape[2] == 3
+    assert picture.std() > 10
 
 
 def test_a_run_stops_in_mid_episode_and_goes_on(tmp_path, compilations):

@@ -30,6 +30,7 @@ SPREAD = (0.25, 0.5, 1.5)
 def recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
     """The environment that `brax.envs.get_environment(name)` makes; options are its constructor's."""
     title = f"brax:{name}"
+    choose_opengl()
     envs = import_user_module("brax.envs", title)
     theirs = {key: value for key, value in options.items() if key not in OURS}
     with making(title, theirs):
@@ -47,6 +48,12 @@ def recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
     return robot_recipe(
         env, title, "brax", options, render, FACTORS if differ else {}, in_world if differ else None
     )
+
+
+def choose_opengl() -> None:
+    """Let MuJoCo draw where there is no display; it reads this when it is imported."""
+    if "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 def scaled(system: Any, factors: Tree) -> Any:
@@ -96,8 +103,6 @@ def robot_recipe(
     action = Box((env.action_size,), -1.0, 1.0)
     spread = dict.fromkeys(factors, SPREAD)
     spec = EnvSpec(title, suite, boxes, action, -(-episode // repeat), params=factors, spread=spread)
-    if "DISPLAY" not in os.environ:
-        os.environ.setdefault("MUJOCO_GL", "egl")  # for pictures; read when the first one is drawn
     made = in_world or (lambda factors: env)
 
     def reset(key: Array, factors: Tree) -> tuple[Tree, Tree]:

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -60,7 +61,8 @@ def recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
         kind = "craftax_classic" if "Classic" in name else "craftax"
         renderer = import_user_module(f"craftax.{kind}.renderer", title)
         size = import_user_module(f"craftax.{kind}.constants", title).BLOCK_PIXEL_SIZE_IMG
-        return np.asarray(renderer.make_craftax_pixel_renderer(size)(state)).round().astype(np.uint8)
+        draw = renderer.make_craftax_pixel_renderer(size)
+        return np.asarray(draw(jax.tree.map(jnp.asarray, state))).round().astype(np.uint8)
 
     return suite_recipe(spec, reset, step, render)
 

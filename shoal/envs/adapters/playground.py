@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.envs.adapters.brax import FACTORS, OURS, robot_recipe, scaled_model
+from shoal.envs.adapters.brax import FACTORS, OURS, choose_opengl, robot_recipe, scaled_model
 from shoal.envs.adapters.jax_suites import known_options, making
 from shoal.envs.adapters.suite import Suite
 from shoal.imports import import_user_module
@@ -19,6 +19,7 @@ from shoal.types import EnvRecipe, Tree
 def recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
     """The environment that `registry.load(name)` makes; options override its configuration."""
     title = f"playground:{name}"
+    choose_opengl()
     registry = import_user_module("mujoco_playground", title).registry
     config = registry.get_default_config(name).to_dict()
     known_options(title, {key: value for key, value in options.items() if key not in OURS}, config)
