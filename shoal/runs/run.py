@@ -85,8 +85,8 @@ def evaluate(
 
     >>> import shoal
     >>> evaluations = shoal.evaluate(shoal.load("runs/demo"), episodes=2)
-    >>> [(one.learner, one.episodes) for one in evaluations]
-    [(0, 2), (1, 2)]
+    >>> {one.learner: one.episodes for one in evaluations}
+    {0: 2, 1: 2}
     """
     if isinstance(trained, Run):
         return trained.evaluate(episodes, learner, **how)

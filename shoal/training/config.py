@@ -158,8 +158,8 @@ class TrainConfig:
         """The first iteration after this one that reaches a multiple of `every` steps; at most the last one.
 
         >>> config = TrainConfig("CartPole-v1", PPOConfig(num_envs=4, num_steps=25), steps=1000)
-        >>> [config.next_reaching(iteration, 250) for iteration in (0, 2, 3, 9)]
-        [3, 3, 5, 10]
+        >>> tuple(config.next_reaching(iteration, 250) for iteration in (0, 2, 3, 9))
+        (3, 3, 5, 10)
         """
         multiple = (self.steps_after(iteration) // every + 1) * every
         return min(-(-multiple // self.algo.rollout_size), self.num_iterations)
