@@ -84,7 +84,7 @@ def summary(found: Sweep) -> list[str]:
         f"the best {len(rows)} of {len(found.trials)} trials, returns of the last 100 episodes:",
         *("  ".join([*map(str.ljust, row, widths), row[-1]]) for row in cells),
         f"files in {found.folder}: trials.csv, best.yaml, parallel.png, importance.png, curves.png",
-        f"next: shoal train --config {found.folder}/best.yaml --seeds 8",
+        f"next: shoal train --config {found.folder}/best.yaml --seeds 8 --seed {found.config.seed + 1000}",
     ]
 
 

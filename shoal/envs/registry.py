@@ -182,4 +182,6 @@ def _guesses(identifier: str, names: list[str]) -> list[str]:
     if modes:  # a Procgen game by its bare name
         return list(dict.fromkeys(modes))
     by_lower = {name.lower(): name for name in names}
-    return [by_lower[near] for near in difflib.get_close_matches(identifier.lower(), by_lower, n=1)]
+    return [
+        by_lower[near] for near in difflib.get_close_matches(identifier.lower(), by_lower, n=1, cutoff=0.75)
+    ]

@@ -76,7 +76,7 @@ def describe(folder: Path, config: TrainConfig | None = None) -> RunRow:
         known = returns[np.isfinite(returns)]
         return RunRow(
             folder=folder,
-            state="running" if is_locked(folder) else _ending(summary) if ended else "lost",
+            state="running" if is_locked(folder) else _ending(summary, step) if ended or not step else "lost",
             changed=changed,
             env=config.env,
             algo=name_of(config.algo),
@@ -103,8 +103,8 @@ def read_note(folder: Path) -> str:
     return (folder / NOTE).read_text(encoding="utf-8") if (folder / NOTE).is_file() else ""
 
 
-def _ending(summary: dict[str, Any]) -> State:
-    return "stopped" if summary.get("interrupted") else "done"
+def _ending(summary: dict[str, Any], step: int) -> State:
+    return "stopped" if summary.get("interrupted") or not step else "done"
 
 
 def last_change(folder: Path) -> float:

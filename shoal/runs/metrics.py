@@ -123,7 +123,7 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
     path = Path(path) / "metrics.csv" if Path(path).is_dir() else Path(path)
     names, records = _read_records(path)
     if not records:
-        raise ShoalError(f"{path} has no records yet; wait for the run's first report")
+        raise ShoalError(f"{path} has no records yet; they begin with the run's first report")
     try:
         columns = {
             name: np.array([float(cell) if cell else math.nan for cell in column])

@@ -90,6 +90,20 @@ def from_preset(config: TrainConfig) -> tuple[str | None, dict[str, Any]]:
     return min(found, key=lambda pair: len(pair[1]) + (pair[0] is not None))
 
 
+def describe_preset(config: TrainConfig) -> str | None:
+    """What the settings come from, in words; None where they are the defaults.
+
+    >>> from shoal.runs.presets import preset
+    >>> describe_preset(preset("CartPole-v1", learners=8, gamma=0.9))
+    'settings of its preset, but for gamma 0.9'
+    """
+    name, changes = from_preset(config)
+    known = preset_settings(config.env, name_of(config.algo)) if name is None else name != NO_PRESET
+    own = [f"{key} {_text(value)}" for key, value in changes.items() if key not in MARKS]
+    but = f", but for {', '.join(own)}" if own else ""
+    return f"settings of {'its preset' if name is None else f'the preset {name}'}{but}" if known else None
+
+
 @cache
 def _preset(env: str, algo: str, name: str | None) -> dict[str, Any]:
     """Every setting of a preset."""

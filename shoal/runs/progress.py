@@ -2,6 +2,7 @@
 
 import threading
 import time
+from textwrap import shorten
 
 import numpy as np
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.table import Column
 from shoal.distributed.mesh import num_processes
 from shoal.distributed.processes import rank
 from shoal.runs.lines import fitted, sparkline
+from shoal.runs.naming import describe_preset
 from shoal.runs.session import Session
 from shoal.training.loop import Report
 
@@ -93,6 +95,8 @@ class ProgressBar:
             f"{with_noun(config.algo.num_envs, 'environment')}, {devices} -> {session.folder}",
             soft_wrap=True,
         )
+        if preset := describe_preset(config):
+            self.console.print(shorten(preset, 200, placeholder=" ..."), soft_wrap=True)
         if session.resumed_step is not None:
             how = (
                 "exactly where it stopped"

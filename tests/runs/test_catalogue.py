@@ -96,7 +96,7 @@ def test_a_run_without_a_report_has_no_score():
     folder = make_run()
     (folder / "metrics.csv").unlink()
     row = describe(folder)
-    assert (row.state, row.step, row.return_mean, row.best_return) == ("lost", 0, None, None)
+    assert (row.state, row.step, row.return_mean, row.best_return) == ("stopped", 0, None, None)
 
 
 @pytest.mark.parametrize(

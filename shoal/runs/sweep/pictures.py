@@ -72,6 +72,8 @@ def positions(values: Sequence[Any], axis: Axis) -> tuple[np.ndarray, list[tuple
         heights = (warp(np.array(values, float)) - low) / (high - low)
         return heights, [(0.0, f"{axis.low:g}"), (1.0, f"{axis.high:g}")]
     choices = list(axis.choices if isinstance(axis, Prior) else axis.values)
+    if all(isinstance(choice, int | float) for choice in choices):
+        choices.sort()
     names = [f"{choice:g}" if isinstance(axis, Prior) else written(choice) for choice in choices]
     where = np.linspace(0, 1, len(choices)) if len(choices) > 1 else np.array([0.5])
     ticks = [(float(height), name) for height, name in zip(where, names, strict=True)]
