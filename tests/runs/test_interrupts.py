@@ -111,12 +111,7 @@ def test_files_half_written_are_removed_before_the_process_ends(tmp_path, monkey
 @pytest.fixture
 def bar(capsys):
     """A progress bar without a terminal, of a run of 10 million steps in iterations of 1,000."""
-    config = SimpleNamespace(
-        steps_after=lambda iteration: 1000 * iteration,
-        num_iterations=10_000,
-        learners=1,
-        algo=SimpleNamespace(num_envs=8),
-    )
+    config = shoal.TrainConfig("Slow-v0", PPOConfig(num_envs=8, num_steps=125), steps=10_000_000)
     spec = SimpleNamespace(name="Slow-v0", backend="gym", exact_resume=False)
     mesh = SimpleNamespace(devices=np.array([[SimpleNamespace(platform="cpu")]]))
     parts = SimpleNamespace(config=config, recipe=SimpleNamespace(spec=spec), mesh=mesh)
