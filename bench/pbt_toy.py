@@ -1,4 +1,4 @@
-"""The toy of the PBT paper (Jaderberg et al. 2017, figure 2), drawn into pbt_toy.png."""
+"""The toy of the PBT paper (Jaderberg et al. 2017, figure 2): theta and Q, drawn into pbt_toy.png."""
 
 from collections import namedtuple
 
@@ -35,11 +35,22 @@ def train(key, exploits, explores):
     return jax.lax.scan(step, workers, jnp.arange(1, STEPS + 1))[1]  # (step, worker, 2)
 
 
+def draw(figure, paths):
+    """Above the way of both workers through the plane; below their Q over the steps, its optimum dashed."""
+    ways, scores = figure.subplots(2, len(paths), sharex="row", sharey="row")
+    for way, score, (name, theta) in zip(ways, scores, paths.items(), strict=True):
+        way.plot(theta[:, :, 0], theta[:, :, 1], ".", markersize=3)
+        way.set(title=name, xlabel="theta 0", ylabel="theta 1")
+        score.plot(range(1, STEPS + 1), quality(theta), label=["worker 0", "worker 1"])
+        score.axhline(1.2, color="gray", linestyle="--", linewidth=0.8)
+        score.set(xlabel="step", ylabel="Q")
+    scores[0].legend(frameon=False)
+
+
 if __name__ == "__main__":
-    figure = Figure(figsize=(12, 3), layout="constrained")
-    for panel, name in zip(figure.subplots(1, 4, sharex=True, sharey=True), PANELS, strict=True):
-        theta = train(jax.random.key(0), *PANELS[name])
+    paths = {name: train(jax.random.key(0), *kind) for name, kind in PANELS.items()}
+    for name, theta in paths.items():
         print(f"{name:>12}: best Q {quality(theta).max():.4f}")
-        panel.plot(theta[:, :, 0], theta[:, :, 1], ".", markersize=3)
-        panel.set(title=name, xlabel="theta 0", ylabel="theta 1")
+    figure = Figure(figsize=(12, 6), layout="constrained")
+    draw(figure, paths)
     figure.savefig("pbt_toy.png")

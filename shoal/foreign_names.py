@@ -63,7 +63,10 @@ _BATCH = "PPO divides a rollout: {num_minibatches} is {num_envs} x {num_steps} /
 _CURVES = "metrics.csv and TensorBoard events are always written, into the run's folder"
 _TRACKED = "--track wandb, mlflow or trackio records a run there, too, in Python track=NAME"
 _DEVICE = "a GPU is used where JAX finds one; JAX_PLATFORMS=cpu in the environment keeps a run off it"
-_FILM = "a film is made after training: shoal play RUN --gif FILE, in Python run.video(FILE)"
+_FILM = (
+    "--film-every STEPS films the best learner while training, in Python film_every=STEPS; "
+    "shoal play RUN --gif FILE films a trained one, in Python run.video(FILE)"
+)
 _WINDOW = "training shows no window; shoal play RUN --human shows one afterwards"
 _SAVED = "checkpoints are always written, into the run's folder; --save-every STEPS keeps more"
 _EVALUATED = "--eval-every STEPS evaluates while training, in Python eval_every=STEPS"

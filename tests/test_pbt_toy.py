@@ -70,6 +70,21 @@ def test_exploiting_alone_takes_turns(paths):
     np.testing.assert_allclose(path[-1, 0], path[-1, 1], atol=0.01)
 
 
+def test_q_is_drawn_over_the_steps(toy, paths):
+    """Grid search's Q = 1.2 - 0.81 (0.96^(2t) + 1) for both workers, and the optimum as a line."""
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    toy.draw(figure, {name: path[0] for name, path in paths.items()})
+    score = figure.axes[len(toy.PANELS) + [*toy.PANELS].index("grid search")]
+    assert (score.get_xlabel(), score.get_ylabel()) == ("step", "Q")
+    steps = np.arange(1, 201)
+    for line in score.lines[:2]:
+        np.testing.assert_array_equal(line.get_xdata(), steps)
+        np.testing.assert_allclose(line.get_ydata(), 1.2 - 0.81 * (0.96 ** (2 * steps) + 1), atol=1e-4)
+    assert np.asarray(score.lines[2].get_ydata()).tolist() == [1.2, 1.2]
+
+
 def test_it_runs_as_a_script(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(PATH.read_text(), "pbt_toy.py", "exec"), {"__name__": "__main__"})

@@ -1,5 +1,7 @@
 """The built-in exchanges, each from its settings: (config, context) -> Exchange."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import optax
 
@@ -136,6 +138,12 @@ def communication_graph(config: ExchangeConfig, num_learners: int, seed: int) ->
     if config.comm_matrix is not None:
         return read_matrix(config.comm_matrix, num_learners, config.symmetrise)
     return None if config.topology == "pairs" else named_graph(config, num_learners, seed)
+
+
+def communication_graphs(configs: Sequence[ExchangeConfig], num_learners: int, seed: int) -> list[np.ndarray]:
+    """Those of a run's exchanges that have one."""
+    graphs = (communication_graph(config, num_learners, seed) for config in configs)
+    return [graph for graph in graphs if graph is not None]
 
 
 def named_graph(config: ExchangeConfig, num_learners: int, seed: int) -> np.ndarray:

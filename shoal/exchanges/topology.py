@@ -91,6 +91,26 @@ GRAPHS: dict[str, Callable[[int], np.ndarray]] = {
 """Graphs that depend on the number of learners alone, by their names on the command line."""
 
 
+def components(matrix: np.ndarray) -> np.ndarray:
+    """The component of the graph that each learner is in, counted from 0 in the order of their first, (L,).
+
+    A link in either direction joins two learners.
+
+    >>> components(np.array([[0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 5, 0, 0]])).tolist()
+    [0, 1, 0, 1]
+    """
+    linked = (matrix != 0) | (matrix != 0).T
+    found = np.full(len(matrix), -1)
+    for first in range(len(matrix)):
+        if found[first] < 0:
+            reached, before = np.arange(len(matrix)) == first, 0
+            while reached.sum() > before:
+                before = reached.sum()
+                reached |= linked[reached].any(0)
+            found[reached] = found.max() + 1
+    return found
+
+
 def metropolis(adjacency: np.ndarray) -> np.ndarray:
     """Metropolis-Hastings weights, which keep the mean over all learners.
 

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from shoal.distributed.mesh import make_mesh, read_shape
 from shoal.envs.worlds.parameters import default_worlds, draw_worlds, read_worlds
 from shoal.errors import ShoalError
+from shoal.exchanges.builders import communication_graphs
 from shoal.exchanges.combinators import chain, part_names
 from shoal.exchanges.config import ExchangeContext
 from shoal.exchanges.exploration import check_names, names_of
@@ -77,6 +78,12 @@ def make_exchange_for(
         return exchange
     plan = [(step // config.algo.rollout_size, values) for step, values in config.hyper_plan]
     return chain(exchange, follow_hyper_plan(plan))
+
+
+def links_of(config: TrainConfig) -> np.ndarray | None:
+    """Which learners are linked by the run's communication graphs, (L, L); None where it has none."""
+    graphs = communication_graphs(config.exchanges, config.learners, config.seed)
+    return np.any(np.stack(graphs) != 0, axis=0) if graphs else None
 
 
 def worlds_of(config: TrainConfig, spec: EnvSpec) -> Tree:

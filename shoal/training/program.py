@@ -45,6 +45,7 @@ from shoal.training.parts import (
     LearnerMaker,
     env_seeds,
     imported,
+    links_of,
     make_exchange_for,
     make_learner,
     mesh_for,
@@ -118,7 +119,7 @@ def make_trainer(
             stage(partial(exchange_stage, parts), out_shardings=(state, visible)),
         ),
         compare=jit(
-            lambda state: disagreement(parts.learner, state.cohort, state.envs.step.obs),
+            lambda state: disagreement(parts.learner, state.cohort, state.envs.step.obs, links_of(config)),
             out_shardings=visible,
         ),
         begin=begin,

@@ -1,6 +1,7 @@
 """The learners' scores, and how far the learners are from each other."""
 
 import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -32,11 +33,14 @@ def current_scores(spec: EnvSpec, episodes: Episodes, samples: Array) -> Scores:
     return Scores(samples.astype(jnp.float32), returns, episodes.finished, present)
 
 
-def disagreement(learner: Learner, cohort: LearnerState, obs: Tree) -> dict[str, Array]:
+def disagreement(
+    learner: Learner, cohort: LearnerState, obs: Tree, links: np.ndarray | None = None
+) -> dict[str, Array]:
     """How far each learner's parameters are from the mean, and its policy from some others'.
 
-    The others are up to `PEERS` learners, evenly spaced along the cohort; policies are compared at the
-    learner's observations (L, E, ...). Lost learners do not count.
+    The others are up to `PEERS` learners, evenly spaced along the cohort; with `links` (L, L) also up to as
+    many of those it is linked with, and of the rest. Policies are compared at the learner's observations
+    (L, E, ...). Lost learners do not count.
     """
     params, _ = trees.as_matrix(cohort.params)
     sound = is_sound(cohort)
@@ -46,18 +50,53 @@ def disagreement(learner: Learner, cohort: LearnerState, obs: Tree) -> dict[str,
         return metrics
     num_learners = params.shape[0]
     shifts = sorted({round(k * num_learners / (PEERS + 1)) for k in range(1, PEERS + 1)} - {0, num_learners})
-    policies = lambda cohort: LearnerState(cohort.params, cohort.statistics, (), (), ())
+    policies = LearnerState(cohort.params, cohort.statistics, (), (), ())
 
-    def distance_to(shift):
-        others = jax.tree.map(lambda x: jnp.roll(x, shift, 0), policies(cohort))
-        distance = jax.vmap(learner.distance)(policies(cohort), others, obs)
+    def distance_to(move: Callable[[Array], Array], known: Array | bool = True):
+        distance = jax.vmap(learner.distance)(policies, jax.tree.map(move, policies), obs)
         distance = jnp.mean(distance, tuple(range(1, distance.ndim)))
-        counts = jnp.roll(sound, shift)
+        counts = move(sound) & known
         return jnp.where(counts, distance, 0.0), counts
 
-    distances, counts = zip(*map(distance_to, shifts), strict=True)
-    total = jnp.sum(jnp.stack(distances), 0)
-    return metrics | {"disagreement/policy": total / jnp.sum(jnp.stack(counts), 0)}
+    def mean_distance(pairs: Iterable[tuple[Array, Array]]) -> Array:
+        distances, counts = zip(*pairs, strict=True)
+        return jnp.sum(jnp.stack(distances), 0) / jnp.sum(jnp.stack(counts), 0)
+
+    shifted = (distance_to(lambda x, shift=shift: jnp.roll(x, shift, 0)) for shift in shifts)
+    metrics["disagreement/policy"] = mean_distance(shifted)
+    for name, others in linked_and_unlinked(links).items():
+        chosen = (distance_to(lambda x, row=row: x[row], row >= 0) for row in others)
+        metrics[f"disagreement/{name}"] = mean_distance(chosen)
+    return metrics
+
+
+def linked_and_unlinked(links: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Up to `PEERS` learners that each is linked with, in either direction, and that it is not; (K, L) each.
+
+    -1 where there are fewer. Nothing where all pairs are linked, or none is.
+
+    >>> {name: others.tolist() for name, others in linked_and_unlinked(np.diag([1, 0, 1], 1)).items()}
+    {'linked': [[1, 0, 3, 2]], 'unlinked': [[2, 2, 0, 0], [3, 3, 1, 1]]}
+    """
+    if links is None:
+        return {}
+    pairs, other = (links != 0) | (links != 0).T, ~np.eye(len(links), dtype=bool)
+    kinds = {"linked": pairs & other, "unlinked": ~pairs & other}
+    return (
+        {name: _some_of_each(kind) for name, kind in kinds.items()}
+        if all(map(np.any, kinds.values()))
+        else {}
+    )
+
+
+def _some_of_each(chosen: np.ndarray) -> np.ndarray:
+    """Up to `PEERS` columns that are set in each row, evenly spaced among them; (K, rows), -1 where fewer."""
+    most = min(PEERS, int(chosen.sum(1).max()))
+    found = np.full((most, len(chosen)), -1)
+    for row, columns in enumerate(map(np.flatnonzero, chosen)):
+        number = min(most, len(columns))
+        found[:number, row] = columns[np.arange(number) * len(columns) // max(1, number)]
+    return found
 
 
 def score_metrics(spec: EnvSpec, episodes: Episodes) -> dict[str, np.ndarray]:

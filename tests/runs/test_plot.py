@@ -9,7 +9,8 @@ from PIL import Image
 from shoal.errors import ShoalError
 from shoal.runs.metrics import MetricsWriter
 from shoal.runs.plots.curves import Curve, pivot, pooled, smooth, speed
-from shoal.runs.plots.panels import plot_metric
+from shoal.runs.plots.figure import PALETTE
+from shoal.runs.plots.panels import plot_metric, plot_shares
 from shoal.runs.plots.run import PlotOptions, plot
 
 
@@ -91,6 +92,49 @@ def test_the_best_of_a_population_is_drawn_beside_its_mean():
         lines[best] = {line.get_label(): line.get_ydata().tolist() for line in figure.axes[0].lines}
     assert "the best learner" not in lines[False]
     assert lines[True]["the best learner"] == [4.0, 3.0, 6.0]
+
+
+def test_the_shares_of_the_loss_are_stacked_up_to_1():
+    from matplotlib.figure import Figure
+
+    column = lambda *values: Curve(np.arange(3.0)[:, None], np.array([values]).T, np.arange(1))
+    shares = {"loss_share/policy": column(0.2, 0.5, np.nan), "loss_share/value": column(0.8, 0.5, np.nan)}
+    figure = Figure()
+    plot_shares(figure, shares, PlotOptions(), "a run")
+    tops = [area.get_paths()[0].vertices for area in figure.axes[0].collections]
+    assert [max(top[top[:, 0] == x][:, 1].max() for top in tops) for x in (0, 1)] == [1, 1]
+    assert tops[0][tops[0][:, 0] == 0][:, 1].max() == 0.2
+    assert all(top[:, 0].max() == 1 for top in tops)  # a report without shares is left out
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["value", "policy"]
+
+
+def test_a_run_with_shares_has_their_figure(tmp_path):
+    run = make_run(tmp_path / "run", 2, **{"loss_share/policy": 0.25, "loss_share/value": 0.75})
+    assert names(plot([run]), tmp_path)[2] == "run/plots/shares.png"
+
+
+def test_learners_that_are_linked_have_their_colour_and_their_label(tmp_path):
+    """Two pairs: two curves, each with its learners; a ring, where all are linked, is one."""
+    from matplotlib.figure import Figure
+
+    from shoal.exchanges.topology import ring
+    from shoal.runs.plots.graph import parts_of
+    from shoal.runs.plots.run import name_learners
+
+    pairs = np.zeros((4, 4))
+    pairs[0, 2] = pairs[3, 1] = 1.0
+    values = np.array([[1.0, 5.0, 3.0, 7.0]])
+    curve = Curve(np.ones((1, 4)), values, np.arange(4))
+    curves = {name_learners(part): curve.of(part) for part in parts_of(pairs)}
+    figure = Figure()
+    plot_metric(figure, curves, "return_mean", PlotOptions(), "pairs", each=True)
+    ends = {text.get_text(): text for text in figure.axes[0].texts}
+    assert ends.keys() == {"learners 0 2", "learners 1 3"}
+    assert [ends[name].xy[1] for name in sorted(ends)] == [2, 6]  # the means of the pairs
+    drawn = [(line.get_color(), line.get_ydata().tolist()) for line in figure.axes[0].lines]
+    assert [color for color, values in drawn if values in ([1.0], [3.0])] == [PALETTE[0]] * 2
+    assert [color for color, values in drawn if values in ([5.0], [7.0])] == [PALETTE[1]] * 2
+    assert parts_of(ring(4)) == parts_of(np.zeros((4, 4))) == []
 
 
 def test_several_runs_are_compared(tmp_path):

@@ -52,6 +52,15 @@ def test_no_links_no_lines(tmp_path):
     assert not between(pixels(plot_graph(np.zeros((5, 5)), tmp_path / "graph.png"))).any()
 
 
+def test_learners_without_a_way_to_each_other_have_other_colours(tmp_path):
+    pairs = np.kron(np.eye(2), 1 - np.eye(2))
+    picture = pixels(plot_graph(pairs, tmp_path / "graph.png"))
+    sizes = [(picture == rgb(color)).all(axis=2).sum() for color in PALETTE[:3]]
+    assert sizes[0] > 500
+    assert abs(sizes[0] - sizes[1]) < 0.05 * sizes[0]
+    assert sizes[2] == 0
+
+
 def test_more_links_more_ink(tmp_path):
     few, many = (pixels(plot_graph(graph, tmp_path / "graph.png")) for graph in (ring(9), complete(9)))
     assert between(many).sum() > 2 * between(few).sum()

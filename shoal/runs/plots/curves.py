@@ -29,6 +29,10 @@ class Curve(NamedTuple):
         """Where the learners are on average at each report, (R,)."""
         return trimmed_mean(self.x)
 
+    def of(self, learners: np.ndarray) -> "Curve":
+        """The same of some learners."""
+        return Curve(self.x[:, learners], self.values[:, learners], self.units[learners])
+
 
 def pivot(table: Table, name: str, x: X = "steps") -> Curve:
     """A metric of one run as reports by learners."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shoal.exchanges.topology import components
 from shoal.runs.plots.figure import LINK, PALETTE, write_figure
 
 PULL = 0.4
@@ -15,11 +16,24 @@ def plot_graph(matrix: np.ndarray, path: Path) -> Path:
 
     matrix[i, j] is the weight with which learner i receives from j. Learners are on a circle, clockwise from
     the top. The width of a link is its weight over the largest one. Where the two directions differ, arrows
-    point to the receiver. The diagonal is not plotted.
+    point to the receiver. The diagonal is not plotted. Learners without a way to each other have the colours
+    of their curves (`parts_of`).
     """
     weights = np.where(np.eye(len(matrix), dtype=bool), 0.0, matrix)
     side = 5.6 if len(weights) <= 24 else 8.0
     return write_figure(Path(path), lambda figure: _plot_network(figure, weights), (side, side + 0.4))
+
+
+def parts_of(matrix: np.ndarray) -> list[np.ndarray]:
+    """The learners of each component of a graph; [] where they are one, none is linked, or colours are few.
+
+    >>> [part.tolist() for part in parts_of(np.array([[0, 0, 1], [0, 0, 0], [1, 0, 0]]))]
+    [[0, 2], [1]]
+    """
+    of = components(matrix)
+    number = of.max() + 1
+    useful = 1 < number <= len(PALETTE) and number < len(of)
+    return [np.flatnonzero(of == part) for part in range(number)] if useful else []
 
 
 def _plot_network(figure, weights: np.ndarray) -> None:
@@ -30,21 +44,24 @@ def _plot_network(figure, weights: np.ndarray) -> None:
     radius = min(0.11, 0.66 * np.sin(np.pi / max(2, num_learners)))
     if num_links:
         _plot_links(axes, points, radius, weights, num_links)
-    _plot_learners(axes, points, radius)
+    colors = np.full(num_learners, PALETTE[0])
+    for color, part in zip(PALETTE, parts_of(weights), strict=False):
+        colors[part] = color
+    _plot_learners(axes, points, radius, colors)
     count = lambda number, noun: f"{number:,} {noun}{'' if number == 1 else 's'}"
     axes.set(title=f"{count(num_learners, 'learner')}, {count(num_links, 'link')}")
     axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal")
     axes.axis("off")
 
 
-def _plot_learners(axes, points: np.ndarray, radius: float) -> None:
+def _plot_learners(axes, points: np.ndarray, radius: float, colors: np.ndarray) -> None:
     """Numbered discs, in the colour of the learners' curves."""
     from matplotlib.patches import Circle
 
     unit = 72 * axes.figure.get_figwidth() / 2.4  # points, approximately
     text = {"ha": "center", "va": "center_baseline", "color": "white", "fontsize": 0.85 * radius * unit}
-    for learner, point in enumerate(points):
-        axes.add_patch(Circle(point, radius, facecolor=PALETTE[0], edgecolor="white", zorder=3))
+    for learner, (point, color) in enumerate(zip(points, colors, strict=True)):
+        axes.add_patch(Circle(point, radius, facecolor=color, edgecolor="white", zorder=3))
         axes.text(*point, str(learner), zorder=4, **text)
 
 

@@ -55,15 +55,22 @@ def horizontal(curves: Iterable[Curve], options: CurveOptions) -> Axis:
 
 
 def plot_metric(
-    figure, curves: dict[str, Curve], metric: str, options: CurveOptions, title: str, best: bool = False
+    figure,
+    curves: dict[str, Curve],
+    metric: str,
+    options: CurveOptions,
+    title: str,
+    best: bool = False,
+    each: bool = False,
 ) -> None:
     """One metric of one run, with a line for each learner, or of several runs in comparison.
 
-    With `best` also the highest value among the learners at each report.
+    With `best` also the highest value among the learners at each report, with `each` also a line for each
+    learner where there are several curves.
     """
     axes, axis = figure.subplots(), horizontal(curves.values(), options)
     lines = {
-        label: plot_curve(axes, curve, options, axis, number, each=len(curves) == 1)
+        label: plot_curve(axes, curve, options, axis, number, each=each or len(curves) == 1)
         for number, (label, curve) in enumerate(curves.items())
     }
     for curve in curves.values() if best else ():
@@ -124,6 +131,20 @@ def plot_panels(figure, curves: dict[str, Curve], options: CurveOptions, title: 
     explained = describe(curves.values(), options)
     figure.suptitle(f"{title}: {explained}" if explained else title)
     figure.supxlabel(axis.label, fontsize="medium")
+
+
+def plot_shares(figure, curves: dict[str, Curve], options: CurveOptions, title: str) -> None:
+    """Shares of a whole, such as the loss's, on top of each other: the learners' means, which add up to 1."""
+    axes, axis = figure.subplots(), horizontal(curves.values(), options)
+    means = np.array([trimmed_mean(curve.values) for curve in curves.values()])
+    known = np.isfinite(means).all(0)
+    x = next(iter(curves.values())).mean_x[known] / axis.unit
+    labels = [name.partition("/")[2].replace("_", " ") for name in curves]
+    axes.stackplot(x, means[:, known], labels=labels, colors=(*PALETTE[:-1], "#999999"), alpha=0.85)
+    axes.set(title=title, xlabel=axis.label, ylabel="share of the loss", ylim=(0, 1))
+    axes.margins(x=0)
+    short_numbers(axes.xaxis, axes.yaxis)
+    figure.legend(loc="outside right upper", reverse=True)
 
 
 def plot_speed(figure, curve: Curve, title: str) -> None:

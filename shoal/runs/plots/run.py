@@ -9,13 +9,13 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.exchanges.builders import communication_graph
+from shoal.exchanges.builders import communication_graphs
 from shoal.runs.lineage import read_lineage
 from shoal.runs.metrics import read_metrics
 from shoal.runs.own import NO_PARTS, OwnParts
 from shoal.runs.plots.curves import Curve, Table, pivot, pooled, smooth, speed
 from shoal.runs.plots.figure import is_figure, panel_grid, write_figure
-from shoal.runs.plots.graph import plot_graph
+from shoal.runs.plots.graph import parts_of, plot_graph
 from shoal.runs.plots.groups import (
     find_runs,
     group_runs,
@@ -27,7 +27,14 @@ from shoal.runs.plots.groups import (
     title_of,
 )
 from shoal.runs.plots.lineage import plot_lineage
-from shoal.runs.plots.panels import MANY_CURVES, CurveOptions, plot_metric, plot_panels, plot_speed
+from shoal.runs.plots.panels import (
+    MANY_CURVES,
+    CurveOptions,
+    plot_metric,
+    plot_panels,
+    plot_shares,
+    plot_speed,
+)
 from shoal.runs.plots.policy import plot_policy
 from shoal.training.config import TrainConfig
 from shoal.training.scores import best_learner
@@ -87,11 +94,11 @@ def plot(
     `runs` are folders of runs, folders with runs below them, or patterns. Runs that differ in their seed
     alone are one curve of the comparison.
 
-    A run's own figures go to RUN/plots: `returns.png`, `losses.png`, `together.png`, `team.png`, `graph.png`,
-    `lineage.png`, `speed.png`, each where the run has data for it, and those of `plot_policy`; with another
-    `format` they end in that. With several runs `comparison.png` goes beside the first run's folder. With
-    `out` everything goes there, a folder per run if there are several. Where `out` is a .png, .pdf or .svg,
-    or a metric is chosen, there is one figure: that metric, of all runs.
+    A run's own figures go to RUN/plots, each where the run has data for it: `returns.png`, `losses.png`,
+    `shares.png`, `together.png`, `team.png`, `graph.png`, `lineage.png`, `speed.png`, and those of
+    `plot_policy`; with another `format` they end in that. With several runs `comparison.png` goes beside the
+    first run's folder. With `out` everything goes there, a folder per run if there are several. Where `out`
+    is a .png, .pdf or .svg, or a metric is chosen, there is one figure: that metric, of all runs.
     """
     options, out = options or PlotOptions(), Path(out) if out is not None else None
     recorded = read_all(find_runs(runs), lambda run: Recorded(read_metrics(run), read_config(run)))
@@ -151,8 +158,10 @@ def _plot_run(run: Path, recorded: Recorded, folder: Path, options: PlotOptions)
     table, config = recorded
     title = title_of(config, run.resolve().name)
     population = (run / LINEAGE).is_file()
-    written = [_returns_figure(table, folder, title, options, best=population)]
+    parts = _linked_parts(config) if config and not population else []
+    written = [_returns_figure(table, folder, title, options, population, parts)]
     written += _panel_figures(table, folder, title, options)
+    written += _shares_figure(table, folder, title, options)
     if len((rates := speed(table)).values) > 1:
         written.append(
             write_figure(options.place(folder, "speed"), partial(plot_speed, curve=rates, title=title))
@@ -161,10 +170,43 @@ def _plot_run(run: Path, recorded: Recorded, folder: Path, options: PlotOptions)
     return written + _lineage_figure(run, pivot(table, RETURN), folder, title, options)
 
 
-def _returns_figure(table: Table, folder: Path, title: str, options: PlotOptions, best: bool) -> Path:
-    curves = {"": smooth(pivot(table, RETURN, options.x), options.smooth)}
-    plot_on = partial(plot_metric, curves=curves, metric=RETURN, options=options, title=title, best=best)
-    return write_figure(options.place(folder, "returns"), plot_on)
+def _returns_figure(
+    table: Table, folder: Path, title: str, options: PlotOptions, best: bool, parts: list[np.ndarray]
+) -> Path:
+    """Returns; where the learners' graph has several parts, each part has its own colour and label."""
+    whole = smooth(pivot(table, RETURN, options.x), options.smooth)
+    curves = {name_learners(part): whole.of(part) for part in parts} or {"": whole}
+    how = {"options": options, "title": title, "best": best, "each": True}
+    return write_figure(
+        options.place(folder, "returns"), partial(plot_metric, curves=curves, metric=RETURN, **how)
+    )
+
+
+def name_learners(learners: np.ndarray) -> str:
+    """What a curve of these learners is called.
+
+    >>> name_learners(np.array([2])), name_learners(np.array([0, 2, 3])), name_learners(np.arange(9))
+    ('learner 2', 'learners 0 2 3', 'learners 0 1 2 ... 8')
+    """
+    numbers = [str(learner) for learner in learners]
+    shown = numbers if len(numbers) < 6 else [*numbers[:3], "...", numbers[-1]]
+    return f"learner{'s' * (len(numbers) > 1)} {' '.join(shown)}"
+
+
+def _linked_parts(config: TrainConfig) -> list[np.ndarray]:
+    """The learners of each part of a run's communication graphs together; [] where there is one part."""
+    graphs = communication_graphs(config.exchanges, config.learners, config.seed)
+    return parts_of(sum(np.abs(graph) for graph in graphs)) if graphs else []
+
+
+def _shares_figure(table: Table, folder: Path, title: str, options: PlotOptions) -> list[Path]:
+    """The shares of the loss, where a run has them."""
+    names = [name for name in table if name.startswith("loss_share/") and np.isfinite(table[name]).any()]
+    if not names:
+        return []
+    curves = {name: smooth(pivot(table, name, options.x), options.smooth) for name in names}
+    plot_on = partial(plot_shares, curves=curves, options=options, title=title)
+    return [write_figure(options.place(folder, "shares"), plot_on, (7.4, 4.0))]
 
 
 def _panel_figures(table: Table, folder: Path, title: str, options: PlotOptions) -> list[Path]:
@@ -189,8 +231,7 @@ def _panel_figures(table: Table, folder: Path, title: str, options: PlotOptions)
 
 def _graph_figures(config: TrainConfig, folder: Path, options: PlotOptions) -> list[Path]:
     """The communication graphs of a run, where its exchanges have any."""
-    graphs = [communication_graph(exchange, config.learners, config.seed) for exchange in config.exchanges]
-    known = [graph for graph in graphs if graph is not None]
+    known = communication_graphs(config.exchanges, config.learners, config.seed)
     name = lambda index: f"graph_{index}" if index else "graph"
     return [plot_graph(graph, options.place(folder, name(index))) for index, graph in enumerate(known)]
 

@@ -22,6 +22,8 @@ METRICS = {
     "loss/total": "total loss",
     "disagreement/params": "distance to the mean parameters",
     "disagreement/policy": "KL divergence to other policies (nats)",
+    "disagreement/linked": "KL divergence to linked policies (nats)",
+    "disagreement/unlinked": "KL divergence to policies without a link (nats)",
     "exchange/bytes": "bytes sent per learner",
     "exchange/rounds": "exchanges taken part in",
     "privacy/cost": "cost of privacy",
