@@ -220,6 +220,8 @@ class Learner(NamedTuple):
         -> (action, private)
     update(key, state, rollout) -> (state, metrics)
     policy_terms(state, obs) -> Tree               the policy at obs (...), in terms summed over peers
+    sequence_terms(state, obs, episode_starts)     the same along sequences, obs (T, E, ...), which a policy
+        -> Tree                                    with memory begins without any
     distance(state, other, obs) -> (...)           how far two policies differ at obs
     for_evaluation(state, num_envs) -> state       ready to act in `num_envs` other environments
     on_restart(state) -> state                     its environments are about to start new episodes
@@ -227,7 +229,8 @@ class Learner(NamedTuple):
 
     Zero noise gives the greedy action of a learner made ready by `for_evaluation`. `policy_terms`, `distance`
     and `value` read `params` and `statistics` alone; they are None where a policy needs earlier observations,
-    and then neighbours' policies, policy distances and value maps are not available. `grouped` learners are
+    and then policy distances and value maps are not available; `sequence_terms` takes their place for
+    neighbours' policies. `grouped` learners are
     updated a few at a time on a core; learners with a replay, which is too large to copy, are not. `by_env`
     says which parts of `private` have the environments as their first axis.
 
@@ -249,6 +252,7 @@ class Learner(NamedTuple):
     grouped: bool = True
     value: Callable[[LearnerState, Tree], Array] | None = None
     by_env: Tree = False  # True or False for each part of `private`, or for all of it
+    sequence_terms: Callable[[LearnerState, Tree, Array], Tree] | None = None
 
 
 class Scores(NamedTuple):

@@ -45,10 +45,12 @@ class Counters(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicyInputs:
-    """What `Learner.policy_terms` reads of a learner: a part of (params, statistics)."""
+    """What `Learner.policy_terms` or `sequence_terms` reads of a learner: a part of (params, statistics)."""
 
     terms: Callable[[Tree, Tree, Tree], Tree]
-    """(params, statistics, obs) -> `policy_terms`."""
+    """(params, statistics, what it reads of a rollout) -> the terms."""
+    seen: Callable[[Rollout], Tree]
+    """What it reads of a rollout: observations, and of sequences where episodes start."""
     shapes: Tree
     """(params, statistics) of one learner."""
     is_read: Tree
@@ -63,30 +65,38 @@ class PolicyInputs:
         """The part: other leaves are None."""
         return jax.tree.map(lambda read, x: x if read else None, self.is_read, (params, statistics))
 
-    def evaluate(self, params: Tree, statistics: Tree, obs: Tree) -> Tree:
-        """`policy_terms` from the part; the compiler removes the zeros in place of the other leaves."""
+    def evaluate(self, params: Tree, statistics: Tree, seen: Tree) -> Tree:
+        """The terms from the part; the compiler removes the zeros in place of the other leaves."""
         fill = lambda like, x: jnp.zeros(like.shape, like.dtype) if x is None else x
         params, statistics = jax.tree.map(fill, self.shapes, (params, statistics))
-        return self.terms(params, statistics, obs)
+        return self.terms(params, statistics, seen)
 
 
 def policy_inputs(learner: Learner, spec: EnvSpec) -> PolicyInputs:
-    """What a learner's policy reads, found by tracing it; raises where it has no `policy_terms`."""
-    policy_terms = learner.policy_terms
-    if policy_terms is None:
+    """What a learner's policy reads, found by tracing it; raises where it has no terms."""
+    policy_terms, sequence_terms = learner.policy_terms, learner.sequence_terms
+    if policy_terms is None and sequence_terms is None:
         raise ShoalError(
             "neighbours' policies cannot be a penalty for this learner: its policy cannot be evaluated at "
-            "single observations (a recurrent one needs the earlier ones)"
+            "the observations of others (teams with memory cannot)"
         )
 
-    def terms(params: Tree, statistics: Tree, obs: Tree) -> Tree:
-        return policy_terms(LearnerState(params, statistics, (), (), ()), obs)
+    def terms(params: Tree, statistics: Tree, seen: Tree) -> Tree:
+        state = LearnerState(params, statistics, (), (), ())
+        if policy_terms is not None:
+            return policy_terms(state, seen)
+        assert sequence_terms is not None
+        return sequence_terms(state, *seen)
+
+    def seen(rollout: Rollout) -> Tree:
+        return rollout.obs if policy_terms else (rollout.obs, rollout.episode_starts)
 
     state = jax.eval_shape(learner.init, jax.random.key(0))
     shaped = lambda box: jax.ShapeDtypeStruct((1, 1, *spec.agent_axis, *box.shape), box.dtype)
-    obs = jax.tree.map(shaped, spec.observation)
-    params, statistics, _ = used_arguments(terms, state.params, state.statistics, obs)
-    return PolicyInputs(terms, (state.params, state.statistics), (params, statistics))
+    obs, start = jax.tree.map(shaped, spec.observation), jax.ShapeDtypeStruct((1, 1), bool)
+    example = Rollout(obs, *[()] * 6, episode_starts=start)
+    params, statistics, _ = used_arguments(terms, state.params, state.statistics, seen(example))
+    return PolicyInputs(terms, seen, (state.params, state.statistics), (params, statistics))
 
 
 def neighbours(
@@ -172,14 +182,14 @@ def _neighbours(
 
 
 def add_peer_targets(policy: PolicyInputs, group: int, state: ExchangeState, rollout: Rollout) -> Rollout:
-    """sum_j w_ij policy_terms_j(obs_i) for every learner i of a device; rollout (T, L, E, ...)."""
+    """sum_j w_ij terms_j(rollout_i) for every learner i of a device; rollout (T, L, E, ...)."""
     snapshots = state.per_learner[0].rows
     num_learners = rollout.reward.shape[1]
     snapshots = snapshots._replace(target=snapshots.target % num_learners)  # counted on this device
-    obs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), rollout.obs)  # (L, T, E, ...)
+    seen = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), policy.seen(rollout))  # (L, T, E, ...)
 
     def edge(params, statistics, target, weight):
-        terms = policy.evaluate(params, statistics, trees.take(obs, target))  # (T, E, ...)
+        terms = policy.evaluate(params, statistics, trees.take(seen, target))  # (T, E, ...)
         return jax.tree.map(lambda x: weight * x, terms)
 
     edges = trees.vmap_in_groups(_group_for(snapshots, group), edge, (0, 0, 0, 0))

@@ -68,6 +68,7 @@ def ppo(config: PPOConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Le
         for_evaluation=partial(for_evaluation, setup),
         on_restart=on_restart,
         by_env=Private(False, False, discounted_return=True, carry=True, start=True, reward_range=False),
+        sequence_terms=partial(sequence_terms, setup) if recurrent else None,
     )
 
 
@@ -295,6 +296,17 @@ def policy_terms(setup: PPOSetup, state: LearnerState, obs: Tree) -> tuple[Array
     outputs = restrict(setup, obs, outputs)
     config = setup.config.peers
     return peers.policy_terms(setup.distribution, config.direction, config.form, outputs)
+
+
+def sequence_terms(setup: PPOSetup, state: LearnerState, obs: Tree, episode_starts: Array) -> Tree:
+    """The same of a recurrent policy along sequences, obs (T, E, ...), starting from an empty carry."""
+    carry = initial_carry(setup, state.params, episode_starts.shape[1])
+    features = state.params.encoder(standardise(setup, state, obs))
+    outputs, _, _ = state.params.unroll(features, episode_starts, carry)
+    config = setup.config.peers
+    return peers.policy_terms(
+        setup.distribution, config.direction, config.form, restrict(setup, obs, outputs)
+    )
 
 
 def distance(setup: PPOSetup, state: LearnerState, other: LearnerState, obs: Tree) -> Array:

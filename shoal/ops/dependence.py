@@ -1,6 +1,7 @@
 """Dependence: which arguments the results of a function depend on."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from jax.extend.core import Jaxpr, Var
@@ -31,8 +32,26 @@ def _used_inputs(jaxpr: Jaxpr, needed: Sequence[bool]) -> list[bool]:
         if not any(needed):
             continue
         inputs = equation.invars
-        if equation.primitive.name == "jit":
-            inner = _used_inputs(equation.params["jaxpr"].jaxpr, needed)
-            inputs = [var for var, use in zip(inputs, inner, strict=True) if use]
+        if equation.primitive.name in ("jit", "scan"):
+            inner = _used_by_scan if equation.primitive.name == "scan" else _used_by_call
+            inputs = [var for var, use in zip(inputs, inner(equation.params, needed), strict=True) if use]
         used |= {var for var in inputs if isinstance(var, Var)}
     return [var in used for var in jaxpr.invars]
+
+
+def _used_by_call(params: dict[str, Any], needed: Sequence[bool]) -> list[bool]:
+    """Whether the outputs of a function that are needed depend on each of its inputs."""
+    return _used_inputs(params["jaxpr"].jaxpr, needed)
+
+
+def _used_by_scan(params: dict[str, Any], needed: Sequence[bool]) -> list[bool]:
+    """The same of a scan: a carry is needed, too, where a later step reads it for what is needed."""
+    consts, carry = params["num_consts"], params["num_carry"]
+    needed, before = list(needed), []
+    used: list[bool] = []
+    while needed != before:
+        before = needed
+        used = _used_inputs(params["jaxpr"].jaxpr, needed)
+        read = used[consts : consts + carry]
+        needed = [a or b for a, b in zip(needed[:carry], read, strict=True)] + needed[carry:]
+    return used

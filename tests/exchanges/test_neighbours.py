@@ -17,13 +17,15 @@ from shoal.exchanges.config import ExchangeConfig, ExchangeContext
 from shoal.exchanges.neighbours import anchor, neighbours, neighbours_in_pairs, policy_inputs
 from shoal.exchanges.registry import make_exchange
 from shoal.exchanges.routing import ONE_DEVICE, Transport
+from shoal.learners import sequences
 from shoal.learners.context import LearnerContext
 from shoal.learners.dqn import DQNConfig
 from shoal.learners.ppo import PPOConfig, ppo
+from shoal.learners.ppo_setup import make_setup
 from shoal.learners.registry import make_registered
 from shoal.learners.sac import SACConfig
 from shoal.learners.td3 import TD3Config
-from shoal.ops import trees
+from shoal.ops import peers, trees
 from shoal.ops.statistics import Running
 from shoal.settings import with_settings
 from shoal.types import Box, Discrete, EnvSpec, Exchange, ExchangeState, Learner, LearnerState, Rollout
@@ -281,6 +283,8 @@ PPO = PPOConfig(num_envs=2, num_steps=2, hidden=(4,))
         (TD3Config(hidden=(4,), norm_obs=True), "continuous", {"actor"}, True),
         (SACConfig(hidden=(4,)), "continuous", {"actor"}, False),
         (DQNConfig(hidden=(4,)), "discrete", {"critic"}, False),
+        (with_settings(PPO, memory="lstm", num_minibatches=1), "continuous", {"actor", "log_std"}, False),
+        (with_settings(PPO, memory="gru", num_minibatches=1, norm_obs=True), "discrete", {"actor"}, True),
     ],
 )
 def test_a_snapshot_is_what_the_policy_reads(config, kind, parts, moments):
@@ -300,6 +304,33 @@ def test_every_part_that_a_policy_reads_matters():
     policy = policy_inputs(learner, SPEC)
     given = policy.evaluate(*policy.take(state.params, state.statistics), obs)
     jax.tree.map(np.testing.assert_array_equal, given, learner.policy_terms(state, obs))
+
+
+def test_a_recurrent_neighbour_is_asked_along_the_sequence_without_memory_at_its_start():
+    """sum_j W_ij terms_j, each from a policy that acts step by step and forgets where episodes start."""
+    config = PPOConfig(num_envs=E, num_steps=T, num_minibatches=1, hidden=())
+    setup = make_setup(with_settings(config, memory="gru", memory_size=3), SPEC, LearnerContext(5))
+    learner = ppo(setup.config, SPEC, LearnerContext(5))
+    cohort = jax.device_get(jax.vmap(learner.init)(jax.random.split(KEY, 4)))._replace(private=())
+    starts = np.zeros((T, 4, E), bool)
+    starts[1, :, 0] = starts[2, 2] = True
+    rollout = rollout_of(4, size=3)._replace(episode_starts=starts)
+
+    @jax.jit
+    def terms(state, obs, starts):
+        carry, outputs = state.params.initial_carry(E), []
+        for step in range(T):
+            one, carry = sequences.advance(state.params, carry, obs[step], starts[step])
+            outputs.append(one)
+        return peers.policy_terms(setup.distribution, "forward", "sum", jnp.stack(outputs))
+
+    exchange = neighbours(learner, SPEC, DIRECTED)
+    ((given,), again) = heard(exchange, met(exchange, cohort), rollout), []
+    for i, row in enumerate(DIRECTED):
+        each = [terms(trees.take(cohort, j), rollout.obs[:, i], starts[:, i]) for j in range(4)]
+        again.append(jax.tree.map(lambda *x, row=row: np.tensordot(row, np.stack(x), 1), *each))
+    expected = jax.tree.map(lambda *rows: np.stack(rows), *again)
+    assert_heard(given, (DIRECTED.sum(1), expected))
 
 
 @pytest.mark.parametrize("num", [6, 5])
@@ -428,5 +459,5 @@ def test_an_anchor_is_what_those_who_came_hold_now():
 
 
 def test_a_learner_without_opinions_cannot_be_a_neighbour():
-    with pytest.raises(ShoalError, match="cannot be evaluated at single"):
+    with pytest.raises(ShoalError, match="cannot be evaluated at the observations of others"):
         neighbours(TOY._replace(policy_terms=None), TOY_SPEC, DIRECTED)

@@ -515,9 +515,32 @@ def test_the_carry_never_leaves_a_learner_and_parts_have_their_names():
     assert not any(same((cohort.params.critic.core.weight, cohort.private.carry)))
 
 
-def test_neighbours_policies_are_refused():
-    with pytest.raises(ShoalError, match="a recurrent one needs the earlier ones"):
-        make_trainer(replace(CONFIG, exchanges=(ExchangeConfig("neighbours"),)), mesh="1x1")
+@pytest.mark.slow
+def test_a_learner_stays_near_its_own_policy_of_the_last_exchange():
+    """The first and only minibatch is learned from by the policy that was exchanged: the penalty is 0.
+
+    It would not be if its memory at the rollout's start were another one: so episodes begin there.
+    """
+    exchange = ExchangeConfig("gossip", use_comm_penalty=True, local_updates=1)
+    once = with_settings(PPO, num_minibatches=1, update_epochs=1)
+    found = {}
+    for hard_resets in (True, False):
+        config = replace(CONFIG, algo=once, exchanges=(exchange,), hard_resets=hard_resets)
+        reports = list(train(config, mesh="1x1"))
+        found[hard_resets] = np.array([report.metrics["loss/neighbours"] for report in reports])
+    assert np.abs(found[True]).max() < 1e-7
+    assert found[False].max() > 1e-6
+
+
+@pytest.mark.slow
+def test_neighbours_policies_come_nearer_by_the_penalty():
+    exchange = ExchangeConfig("neighbours", local_updates=1)
+    far, near = (
+        list(train(replace(CONFIG, algo=with_settings(PPO, comm_penalty_coeff=c), exchanges=(exchange,))))
+        for c in (1e-6, 10.0)
+    )
+    apart = [reports[-1].metrics["loss/neighbours"].mean() / c for reports, c in ((far, 1e-6), (near, 10.0))]
+    assert 0 < apart[1] < 0.5 * apart[0]
 
 
 @pytest.mark.slow

@@ -83,6 +83,7 @@ def add_curiosity(
         on_restart=partial(on_restart, setup),
         grouped=learner.grouped,
         by_env=WithCuriosity(learner.by_env, Intrinsic(running=True, finished=False)),
+        sequence_terms=with_policies(learner.sequence_terms) if learner.sequence_terms else None,
     )
 
 
