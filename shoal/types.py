@@ -99,6 +99,8 @@ class Env(NamedTuple):
                                                         rows (N,) bool; None where that is impossible
     renew(seeds)                                        other seeds (D, N), for the programs that are compiled
                                                         already; None where they are tied to the first ones
+    containment                                         what failing environments cost (`faults.Containment`);
+                                                        None where they cannot fail alone
 
     `draw` makes all the random numbers of a rollout at once, because drawing them step by step costs
     more than the physics. The state may be arrays, an EnvPool handle or a callback
@@ -113,6 +115,7 @@ class Env(NamedTuple):
     restart: Callable[[Array, Tree], tuple[Tree, TimeStep]] | None = None
     renew: Callable[[np.ndarray], None] | None = None
     abandon: Callable[[Tree, Array], Tree] | None = None
+    containment: Any = None
 
 
 class EnvRecipe(NamedTuple):

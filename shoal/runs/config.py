@@ -19,7 +19,7 @@ from shoal.training.config import AlgorithmConfig, TrainConfig
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 RUN = groups.types(TrainConfig).keys() - {"algo", "exchanges"}
 EXCHANGE = groups.types(ExchangeConfig).keys()
-NOT_DECIDING = ("steps", "anneal_to", "reports")
+NOT_DECIDING = ("steps", "anneal_to", "reports", "env_timeout")
 """Settings of a run that may change when it resumes."""
 
 

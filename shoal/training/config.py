@@ -55,7 +55,11 @@ class TrainConfig:
     """Number of the first learner: member 3 of a cohort, alone, is --learners 1 --first-member 3."""
     on_nan: Literal["drop", "restart", "stop"] = "drop"
     """What becomes of a learner whose numbers are no longer finite: drop leaves it out of exchanges and means
-    (a population replaces it), restart undoes the update, stop ends the run."""
+    (a population replaces it), restart undoes the update, stop ends the run. The same where its environment
+    fails and there are several: restart makes it anew."""
+    env_timeout: float | None = None
+    """Seconds that a step or a reset of an environment in worker processes may take; after them it counts as
+    failed."""
     hard_resets: bool = False
     """Begin new episodes with every rollout instead of continuing those under way."""
     reports: int = 100
@@ -91,6 +95,8 @@ class TrainConfig:
         check_choices(self)
         if self.distinct_seeds is not None:
             check_at_least(self, 1, "distinct_seeds")
+        if self.env_timeout is not None and not 0 < self.env_timeout < float("inf"):
+            raise ShoalError(f"env_timeout must be above 0 seconds, not {self.env_timeout:g}")
         if self.anneal_to is not None:
             check_at_least(self, 1, "anneal_to")
         if "frame_stack" in self.env_options:

@@ -1,5 +1,6 @@
 """Evaluation: returns of every learner, greedy unless asked otherwise, one whole episode per environment."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import count
@@ -242,7 +243,8 @@ def make_player(
     seeds, every call plays the same starts.
     """
     seeds = np.random.SeedSequence([seed, 7]).generate_state(num_learners * episodes)
-    programs = find_programs(recipe, learner, sampled, mesh, seeds.reshape(mesh.shape["learners"], -1))
+    by_device = seeds.reshape(mesh.shape["learners"], -1)
+    programs = find_programs(recipe, learner, sampled, mesh, by_device, num_learners)
     key_reset, key_play = jax.random.split(jax.random.key(seed))
     reset_keys = jax.random.split(key_reset, (num_learners, episodes))
     play_keys = jax.random.split(key_play, num_learners)  # a learner's own, whatever device it is on
@@ -260,6 +262,7 @@ def make_player(
             done = np.all(played.done)
             raise_crash()
             if done:
+                tell_crashes(programs.env)
                 return np.asarray(played.returns), np.asarray(played.lengths)
         raise ShoalError(
             f"an episode of {recipe.spec.name} has no end after {MAX_STEPS:,} steps; set max_episode_steps"
@@ -269,18 +272,35 @@ def make_player(
 
 
 def find_programs(
-    recipe: EnvRecipe, learner: Learner, sampled: bool, mesh: Mesh, seeds: np.ndarray
+    recipe: EnvRecipe,
+    learner: Learner,
+    sampled: bool,
+    mesh: Mesh,
+    seeds: np.ndarray,
+    num_learners: int,
 ) -> Programs:
     """The programs of a learner in an environment; the last `KEPT` are kept, so that they compile once.
 
     Those that are tied to their first environments are not.
     """
-    key = (recipe.build, learner.draw, learner.act, learner.for_evaluation, sampled, mesh, seeds.shape)
+    key = (
+        recipe.build,
+        learner.draw,
+        learner.act,
+        learner.for_evaluation,
+        sampled,
+        mesh,
+        seeds.shape,
+        num_learners,
+    )
     found = _programs.pop(key, None)
     if found and (renew := found.env.renew):
         renew(seeds)
     else:
         env, player = recipe.build(seeds, False), set_sampling(learner, sampled)
+        if env.containment is not None and num_learners > 1:  # a failure costs its learner's score alone
+            owners = np.repeat(np.arange(num_learners), seeds.size // num_learners)
+            env.containment.contain(owners.reshape(seeds.shape))
         specs = (REPLICATED, *[BY_LEARNER] * 5)
         found = Programs(
             env,
@@ -292,6 +312,12 @@ def find_programs(
     for old in list(_programs)[:-KEPT]:
         del _programs[old]
     return found
+
+
+def tell_crashes(env: Env) -> None:
+    """Warn of learners whose environments failed; their scores are NaN."""
+    for learner, fault in env.containment.take().items() if env.containment else ():
+        warnings.warn(f"learner {learner} has no score: {fault}", RuntimeWarning)
 
 
 def _begin(env: Env, stale: Array, keys: Array, params: Tree | None) -> tuple[EnvStates, FirstEpisodes]:

@@ -13,8 +13,10 @@ import jax
 import numpy as np
 
 from shoal.distributed.processes import OtherProcessFailed, broadcast_from_first, fetch, first_rank_where
+from shoal.envs.adapters.faults import Fault
 from shoal.envs.adapters.host import take_crash
 from shoal.training.config import TrainConfig
+from shoal.training.crashes import settle_crashes
 from shoal.training.iteration import Progress, TrainState
 from shoal.training.profile import Profile, profiled
 from shoal.training.program import Trainer, make_trainer
@@ -77,6 +79,7 @@ class Report(NamedTuple):
     bad_rewards: np.ndarray  # (L,) bool: a reward since the last report was not finite
     bad_observations: np.ndarray  # (L,) bool: an observation since the last report was not finite
     lost: np.ndarray  # (L,) bool: a loss since the last report was not finite
+    crashes: dict[int, Fault]  # by learner: how its environment failed since the last report
     clock: Clock
     state: TrainState  # a replay in it is valid until the next report
     trainer: Trainer  # the parts of the run: its learner, environment, exchange and settings
@@ -148,11 +151,13 @@ def progress_reports(
         count = min(count, next_boundary(config, interludes, iteration) - iteration)
         before = time.perf_counter()
         state, progress = waiting.call("training", run, advance, state, count)
+        selected = bool(selects) and (iteration + count) % selects == 0
+        env = trainer.parts.env
+        state, progress, crashes = settle_crashes(config, env, state, progress, selected)
         now = time.perf_counter()
         spent = now - before
         iteration += count
         valid_steps += int(np.sum(progress.valid_steps))
-        selected = bool(selects) and iteration % selects == 0
         evaluated = bool(interludes.eval_every) and config.reaches(iteration, interludes.eval_every)
         last = iteration == config.num_iterations
         due = evaluated or last or iteration % config.report_every == 0
@@ -183,6 +188,7 @@ def progress_reports(
             bad_rewards=progress.bad_rewards,
             bad_observations=progress.bad_observations,
             lost=progress.lost,
+            crashes=crashes,
             clock=Clock(now - began, compile_seconds, valid_steps, eval_seconds),
             state=state,
             trainer=trainer,

@@ -26,6 +26,7 @@ from shoal.errors import ShoalError
 from shoal.nets.actor_critic import NetworkMaker
 from shoal.settings import changed, long_name, types
 from shoal.training.config import TrainConfig
+from shoal.training.crashes import contain_crashes
 from shoal.training.iteration import (
     ROLLOUT_SPEC,
     Parts,
@@ -171,6 +172,7 @@ def make_parts(
     exchange = exchange or make_exchange_for(config, made, recipe.spec, devices, group)
     seeds = to_device_order(env_seeds(config, start), devices)
     env = recipe.build(local_envs(seeds, devices), False)
+    contain_crashes(config, env, devices)
     if config.hard_resets and env.restart is None:
         raise ShoalError(f"{config.env} cannot start new episodes at any time; leave hard_resets out")
     # One of the user's own may compute with the number while it is made, so it is made once.

@@ -172,6 +172,29 @@ def test_a_crash_comes_with_the_environments_own_traceback():
     assert "envs/pettingzoo.py" not in crash.traceback_text
 
 
+def test_a_crash_that_is_contained_costs_its_row():
+    """Row 1 fails in its second step: from then on all of it is NaN, and row 0 is as without it."""
+    recipe = make("pettingzoo:candle_park.candles_v0", masks=True, state=True)
+    env = recipe.build(np.array([[3, 4]], np.uint32), False)
+    env.containment.contain(np.array([[0, 1]]))
+    first, second = env.containment.devices[0].envs
+
+    def play(actions):
+        state, _ = env.reset(jax.random.split(jax.random.key(0), 2), ())
+        return jax.lax.scan(lambda s, action: env.step(s, action, ()), state, actions)
+
+    second.fails = True
+    _, steps = jax.block_until_ready(jax.jit(play)(jnp.ones((3, 2, 3), int)))
+    assert np.isnan(steps.reward).tolist() == [[[False] * 3, [True] * 3]] * 3
+    assert np.isnan(steps.obs["obs"]).any((-1, -2)).tolist() == [[False, True]] * 3
+    assert steps.obs["state"][:, 0, 0, 0].tolist() == [1, 2, 3]
+    assert steps.truncated.tolist() == [[False, True], [False, False], [False, False]]
+    assert {learner: str(fault)[:50] for learner, fault in env.containment.take().items()} == {
+        1: "pettingzoo:candle_park.candles_v0 raised RuntimeEr"
+    }
+    assert first.steps == 3
+
+
 def test_mistakes_are_told_in_a_line():
     with pytest.raises(UnknownOptions, match="wicks"):
         make("pettingzoo:candle_park.candles_v0", wicks=2)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.envs.adapters.faults import Faults
 from shoal.envs.adapters.host import HostAdapter, take_crash
 from shoal.envs.adapters.suite import UnknownOptions
 from shoal.envs.adapters.workers import WorkerEnvs, map_memory
@@ -95,10 +96,17 @@ def test_a_worker_that_dies_is_told_with_its_signal():
     assert str(take_crash()) == "a worker process of the environment was ended by signal 9 (SIGKILL)"
 
 
+class Nothing:
+    """Environments that nobody steps."""
+
+    def __init__(self, seeds):
+        self.faults = Faults(seeds)
+
+
 @pytest.mark.slow
 def test_workers_end_with_their_environments_and_survive_ctrl_c():
     spec = EnvSpec("nothing", "gym", Box((1,)), Discrete(2))
-    workers = WorkerEnvs(HostAdapter(spec, id, id, scored=False), list, SEEDS[0], 3)
+    workers = WorkerEnvs(HostAdapter(spec, id, id, scored=False), Nothing, SEEDS[0], 3)
     processes = [worker.process for worker in workers.workers]
     assert [worker.rows for worker in workers.workers] == [slice(0, 1), slice(1, 3), slice(3, 5)]
     for process in processes:
@@ -114,9 +122,9 @@ def test_the_memory_holds_every_part_in_its_type(tmp_path):
     spec = EnvSpec("two", "gym", observation, Discrete(2), agents=2)
     with (tmp_path / "memory").open("w+b") as file:
         here, there = map_memory(file.fileno(), spec, 4), map_memory(file.fileno(), spec, 4)
-    shapes = jax.tree.map(lambda x: (x.dtype.name, x.shape), here[0])
+    shapes = jax.tree.map(lambda x: (x.dtype.name, x.shape), here.step[0])
     assert shapes == {"image": ("uint8", (4, 2, 2, 3)), "speed": ("float32", (4, 2, 1))}
-    assert here[1].shape == (4, 2)
+    assert here.step[1].shape == (4, 2)
     for number, array in enumerate(jax.tree.leaves(here)):
         array[:] = number % 2
     for number, array in enumerate(jax.tree.leaves(there)):

@@ -315,6 +315,7 @@ def report_with(step, loss, bad=False, on_nan="drop"):
         metrics=metrics,
         bad_rewards=np.zeros(len(loss), bool),
         bad_observations=np.broadcast_to(bad, len(loss)),
+        crashes={},
         lost=~np.isfinite(metrics["loss/total"]),
         trainer=SimpleNamespace(parts=parts),
     )

@@ -118,7 +118,7 @@ def _wrapped(make: Callable, name: str, episodic_life: bool) -> "tuple[GymEnvs, 
         return envs, []
     with one_line_errors(name):
         mask = find_mask_wrap(envs.envs[0])
-    return (SingleEnvs([mask(envs.envs[0])], seeds), [*wraps, mask]) if mask else (envs, wraps)
+    return (SingleEnvs(lambda: mask(envs.envs[0]), seeds), [*wraps, mask]) if mask else (envs, wraps)
 
 
 def _make(

@@ -6,11 +6,12 @@ the device's index, because every argument of a callback costs about 20 microsec
 An exception must not leave a callback: the other devices would wait for this one until XLA aborts the
 process. So the exception is kept in a list, the device's environments stop, and the caller of the program
 calls `take_crash()` each time the program returns.
+
+Where failures are contained (`Env.containment`) a row that fails costs its learner instead, and there is no
+exception: see `faults`.
 """
 
-import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,6 +24,8 @@ from jax import Array
 from jax.experimental import io_callback
 
 from shoal.distributed.mesh import local_device_index
+from shoal.envs.adapters.faults import Containment, Faults, Plan, spoiled
+from shoal.envs.adapters.faults import EnvironmentCrashed as EnvironmentCrashed
 from shoal.envs.worlds.gymnasium import worlds_by_env
 from shoal.errors import ShoalError
 from shoal.imports import missing_module, needs
@@ -31,28 +34,6 @@ from shoal.types import Augmentation, Box, Env, EnvSpec, ObservationSpace, TimeS
 Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Raw observations, rewards, terminated, truncated, valid, whether what is scored is over: N each."""
 
-
-class EnvironmentCrashed(ShoalError):
-    """An environment raised; the message is one line, `traceback_text` the environment's own traceback.
-
-    What it returned may be wrong, too: then the message says so, and there is no traceback to show.
-    """
-
-    def __init__(self, name: str, error: BaseException):
-        if isinstance(error, ShoalError):
-            super().__init__(str(error))
-            self.traceback_text = error.traceback_text
-            return
-        reason = str(error).strip().splitlines()
-        super().__init__(f"{name} raised {type(error).__name__}" + (f": {reason[0]}" if reason else ""))
-        below = error.__traceback__
-        while below is not None and os.path.dirname(below.tb_frame.f_code.co_filename) == _ADAPTERS:
-            below = below.tb_next
-        self.traceback_text = "".join(traceback.format_exception(type(error), error, below))
-
-
-_ADAPTERS = os.path.dirname(__file__)
-"""Lines of a traceback in this folder are ours and not the environment's."""
 
 _crashes: list[EnvironmentCrashed] = []
 """Exceptions of callbacks, oldest first: the only way they reach the caller of the program."""
@@ -126,6 +107,24 @@ class HostEnvs(Protocol):
 
     def render(self, index: int) -> np.ndarray | None: ...
 
+    faults: Faults
+
+    def contain(self, plan: Plan) -> None:
+        """Say what becomes of those that fail."""
+        ...
+
+    def drop(self, rows: list[int]) -> None:
+        """Step these no more."""
+        ...
+
+    def revive(self, rows: list[int]) -> None:
+        """Make these anew at the next step."""
+        ...
+
+    def begin_anew(self, worlds: list[dict[str, float]]) -> None:
+        """Take the place of environments in these worlds whose process has ended."""
+        ...
+
 
 def host_env(adapter: HostAdapter, make: Callable[[np.ndarray], HostEnvs], seeds: np.ndarray) -> Env:
     """The environment that calls those that `make` makes, N of them for each device; seeds (D, N)."""
@@ -135,14 +134,16 @@ def host_env(adapter: HostAdapter, make: Callable[[np.ndarray], HostEnvs], seeds
     crash: list[EnvironmentCrashed] = []  # of any device: after one crash the others stop too
     false = np.zeros(num_envs, bool)
     num_flags = 4 if adapter.scored else 3  # every array that crosses a callback costs time
+    containment = Containment(name, devices)
 
-    def guarded(call: Callable[[], Step]) -> tuple[Tree, ...]:
+    def guarded(device: int, call: Callable[[], Step]) -> tuple[Tree, ...]:
         """Our arrays of one call, or zeros after a crash."""
         try:
             if not crash:
                 obs, reward, *flags = call()
                 flags = [np.asarray(flag, bool) for flag in flags[:num_flags]]
-                return adapter.observe(obs), np.asarray(reward, np.float32), *flags
+                obs = spoiled(adapter.observe(obs), containment.collect(device))
+                return obs, np.asarray(reward, np.float32), *flags
         except BaseException as error:  # even SystemExit: nothing may leave a callback
             crash.append(EnvironmentCrashed(name, error))
         if not _crashes:
@@ -153,17 +154,20 @@ def host_env(adapter: HostAdapter, make: Callable[[np.ndarray], HostEnvs], seeds
     one_more = np.array([[0, 1]], np.int32)
 
     def host_reset(index, params):
-        call = lambda: (devices[int(index)].reset(worlds_by_env(params)), *first_step)
-        return np.array([[index, 0]], np.int32), *guarded(call)
+        device = int(index)
+        call = lambda: (devices[device].reset(worlds_by_env(params)), *first_step)
+        return np.array([[index, 0]], np.int32), *guarded(device, call)
 
     def host_restart(token):
         token = np.asarray(token)
-        return token + one_more, *guarded(lambda: (devices[token[0, 0]].restart(), *first_step))
+        device = int(token[0, 0])
+        return token + one_more, *guarded(device, lambda: (devices[device].restart(), *first_step))
 
     def host_step(token, action):
         token = np.asarray(token)
-        call = lambda: devices[token[0, 0]].step(adapter.act(np.asarray(action)))
-        return token + one_more, *guarded(call)
+        device = int(token[0, 0])
+        call = lambda: devices[device].step(adapter.act(np.asarray(action)))
+        return token + one_more, *guarded(device, call)
 
     shapes = (
         jax.ShapeDtypeStruct((1, 2), jnp.int32),
@@ -197,9 +201,18 @@ def host_env(adapter: HostAdapter, make: Callable[[np.ndarray], HostEnvs], seeds
     def renew(seeds):
         devices[:] = map(make, seeds)
         crash.clear()
+        containment.renewed()
 
-    no_noise = lambda keys, state, num_steps: ()
-    return Env(adapter.spec, reset, no_noise, step, render, None if adapter.scored else restart, renew)
+    return Env(
+        adapter.spec,
+        reset,
+        draw=lambda keys, state, num_steps: (),
+        step=step,
+        render=render,
+        restart=None if adapter.scored else restart,
+        renew=renew,
+        containment=containment,
+    )
 
 
 def host_augmentation(name: str, copies: int, variants: Callable[[Tree], Tree]) -> Augmentation:

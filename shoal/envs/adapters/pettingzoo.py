@@ -15,12 +15,14 @@ terminated; agents that are truncated at the end stay `alive`, since their episo
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shoal.envs.adapters.faults import Faults, Plan
 from shoal.envs.adapters.host import HostAdapter, Step, one_line_errors
 from shoal.envs.adapters.suite import Suite, option_errors
 from shoal.envs.adapters.workers import without_workers, worker_env
@@ -74,12 +76,14 @@ def pettingzoo_recipe(module: ModuleType, options: dict[str, Any]) -> EnvRecipe:
     env = _make(module, name, theirs)
     team = _team(env, name, Settings(**ours))
     spec = _spec(env, team)
+    seen = spec.observation
+    size = seen["state"].shape[0] if isinstance(seen, dict) and "state" in seen else 0
     env.close()
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         drawn = theirs | ({"render_mode": "rgb_array"} if rendering else {})
         adapter = HostAdapter(spec, lambda obs: obs, lambda action: action, scored=False)
-        make = lambda own: ParallelEnvs([_make(module, name, drawn) for _ in own], own, team)
+        make = lambda own: ParallelEnvs(partial(_make, module, name, drawn), own, team, size)
         return worker_env(adapter, make, seeds, num_workers)
 
     return EnvRecipe(spec, build, may_raise=True)
@@ -149,12 +153,32 @@ def _team_numbers(team: Team) -> tuple[int, ...]:
 class ParallelEnvs:
     """N environments in a plain loop, each reset on the step after its end, each time with another seed."""
 
-    def __init__(self, envs: list[Any], seeds: np.ndarray, team: Team):
-        self.envs, self.seeds, self.team = envs, seeds, team
-        self.generators: list[np.random.Generator] = []
+    def __init__(self, make: Callable[[], Any], seeds: np.ndarray, team: Team, state_size: int):
+        self.make, self.seeds, self.team, self.state_size = make, seeds, team, state_size
+        self.envs = envs = [make() for _ in seeds]
+        self.faults = Faults(seeds)
+        self.generators = [np.random.default_rng(int(seed)) for seed in seeds]
         self.alive = np.zeros((len(envs), len(team.agents)), bool)
         self.over = np.zeros(len(envs), bool)
         self.steps = np.zeros(len(envs), int)
+
+    def contain(self, plan: Plan) -> None:
+        """What one of these raises costs only its row; nobody but their process can end one that hangs."""
+        self.faults.set(plan)
+
+    def drop(self, rows: list[int]) -> None:
+        """Step these no more."""
+        self.faults.drop(rows)
+        self.alive[rows] = False
+
+    def revive(self, rows: list[int]) -> None:
+        """Make these anew at the next step."""
+        self.faults.revive(rows)
+        self.over[rows] = True
+
+    def begin_anew(self, worlds: list[dict[str, float]]) -> None:
+        """Take the place of environments whose process has ended."""
+        self.over[:] = True
 
     def reset(self, worlds: list[dict[str, float]]) -> dict[str, np.ndarray]:
         """Start from the seeds."""
@@ -164,26 +188,57 @@ class ParallelEnvs:
     def restart(self) -> dict[str, np.ndarray]:
         """New episodes; random numbers continue."""
         self.over = np.zeros(len(self.envs), bool)
-        return self._observe([self._reset(i) for i in range(len(self.envs))])
+        return self._observe([self._begin(i) for i in range(len(self.envs))])
+
+    def _begin(self, index: int) -> dict[str, Any]:
+        """`_reset`, or no observations where that fails."""
+        faults = self.faults
+        faults.at[0] = index
+        if not faults.is_out(index):
+            try:
+                return self._reset(index)
+            except BaseException as error:  # even SystemExit
+                if not faults.contained:
+                    raise
+                faults.catch(index, error)
+                self.over[index] = faults.renews[index]
+        self.alive[index] = False
+        return {}
 
     def step(self, actions: np.ndarray) -> Step:
         valid = ~self.over
         reward = np.zeros(self.alive.shape, np.float32)
         terminated, truncated = np.zeros((2, len(self.envs)), bool)
-        raw = []
+        raw, faults = [], self.faults
         for i, action in enumerate(self.team.adapter.act(actions)):
-            if valid[i]:
-                obs, reward[i], terminated[i], truncated[i] = self._step(i, action)
-            else:
-                obs = self._reset(i)
+            faults.at[0], obs = i, {}
+            try:
+                if faults.is_out(i):
+                    reward[i], valid[i], truncated[i] = np.nan, True, valid[i]
+                elif valid[i]:
+                    obs, reward[i], terminated[i], truncated[i] = self._step(i, action)
+                else:
+                    obs = self._reset(i)
+            except BaseException as error:  # even SystemExit
+                if not faults.contained:
+                    raise
+                faults.catch(i, error)
+                reward[i], valid[i], terminated[i], truncated[i] = np.nan, True, False, True
+                self.alive[i] = False
             raw.append(obs)
-        self.over = terminated | truncated
-        return self._observe(raw), reward, terminated, truncated, valid, self.over
+        over = terminated | truncated
+        self.over = over | [faults.is_out(i) for i in range(len(over))]
+        return self._observe(raw), reward, terminated, truncated, valid, over
 
     def render(self, index: int) -> np.ndarray | None:
         return self.envs[index].render()
 
     def _reset(self, index: int) -> dict[str, Any]:
+        if self.faults.bad[index]:
+            with suppress(Exception):
+                self.envs[index].close()
+            self.envs[index] = self.make()
+            self.generators[index] = np.random.default_rng(self.faults.renewed(index))
         obs, _ = self.envs[index].reset(seed=int(self.generators[index].integers(2**31)))
         self.alive[index] = self._flags(self.envs[index].agents)
         self.steps[index] = 0
@@ -221,7 +276,9 @@ class ParallelEnvs:
         if team.has_mask:
             parts[ACTION_MASK] = self._masks(seen)
         if team.settings.state:
-            states = np.stack([np.ravel(env.state()) for env in self.envs]).astype(np.float32)
+            blank, bad = np.zeros(self.state_size, np.float32), self.faults.bad
+            states = [blank if bad[i] else np.ravel(env.state()) for i, env in enumerate(self.envs)]
+            states = np.stack(states).astype(np.float32)
             parts["state"] = np.repeat(states[:, None], len(team.agents), axis=1)
         return parts
 

@@ -3,6 +3,9 @@
 A worker steps some of the rows. Actions reach it by a socket; its observations, rewards and flags go into
 memory that all processes share. Workers are programs of their own and not forks: JAX's threads do not survive
 a fork, and a script need not be guarded by `if __name__ == "__main__"`.
+
+A worker that dies, or is ended because a row takes too long, is replaced where failures are contained: the
+row that it stepped is bad, and the episodes of its others are cut short.
 """
 
 import mmap
@@ -12,6 +15,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +28,7 @@ from typing import IO, Any, NamedTuple
 import jax
 import numpy as np
 
+from shoal.envs.adapters.faults import Deadline, Fault, Faults, Plan
 from shoal.envs.adapters.host import EnvironmentCrashed, HostAdapter, HostEnvs, Step, host_env
 from shoal.errors import ShoalError
 from shoal.types import Env, EnvSpec, Tree
@@ -47,6 +53,20 @@ class Failure(NamedTuple):
     traceback_text: str = ""
 
 
+class Bad(NamedTuple):
+    """A worker's answer where some of its rows are bad."""
+
+    rows: list[bool]
+    new: list[Fault]
+
+
+class Shared(NamedTuple):
+    """The memory that all processes share."""
+
+    step: Step
+    at: np.ndarray  # (N,) int32: in a worker's first entry the row that it steps, counted from that one
+
+
 class Worker(NamedTuple):
     """A process and the rows that it steps."""
 
@@ -59,12 +79,28 @@ class Worker(NamedTuple):
         with suppress(OSError):  # it has ended: `receive` says so
             self.connection.send(request)
 
-    def receive(self) -> Any:
-        """The answer, which may be a `Failure`."""
+    def receive(self, timeout: float | None = None, at: np.ndarray | None = None) -> Any:
+        """The answer, which may be a `Failure`; `timeout` is for each row, whose number is `at`."""
         try:
+            if timeout is not None and at is not None and not self._answers(Deadline(timeout), at):
+                self.process.kill()
+                self.process.wait()
+                return Failure(f"a step or a reset took longer than --env-timeout {timeout:g} seconds")
             return self.connection.recv()
         except (EOFError, OSError):
             return Failure(f"a worker process of the environment {_how_it_ended(self.process)}")
+
+    def _answers(self, deadline: Deadline, at: np.ndarray) -> bool:
+        while (left := deadline.left(int(at[self.rows.start]))) > 0:
+            if self.connection.poll(left):
+                return True
+        return False
+
+    def end(self) -> None:
+        """End the process."""
+        self.connection.close()
+        self.process.kill()
+        self.process.wait()
 
 
 def without_workers(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], int]:
@@ -98,19 +134,50 @@ class WorkerEnvs:
 
         adapter = adapter._replace(spec=replace(adapter.spec, augment=None))
         folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (`_close` closes it)
+        self._file = file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (`_close` closes it)
         bounds = np.linspace(0, len(seeds), min(num_workers, len(seeds)) + 1).astype(int).tolist()
         slices = [slice(*pair) for pair in pairwise(bounds)]
         self.workers = [_start(file, rows) for rows in slices]
         self._finalizer = weakref.finalize(self, _close, self.workers, file)
-        self.answer = map_memory(file.fileno(), adapter.spec, len(seeds))
-        recipe = cloudpickle.dumps((adapter, make))
+        self.answer, self.at = map_memory(file.fileno(), adapter.spec, len(seeds))
+        self.faults, self.plan = Faults(seeds), Plan(adapter.spec.name, contained=False, restarts=False)
+        self.worlds: list[dict[str, float]] = []
+        self._deaths = 0
+        self._made = (adapter.spec.name, cloudpickle.dumps((adapter, make)), seeds)
         for worker in self.workers:
-            worker.send("make", adapter.spec.name, recipe, seeds, worker.rows)
-        self._wait()
+            worker.send("make", *self._made, worker.rows)
+        for worker in self.workers:
+            _checked(worker.receive())
+
+    def contain(self, plan: Plan) -> None:
+        """What one of these raises costs only its row, and so does one that hangs or whose process ends."""
+        self.plan = plan
+        self.faults.set(plan)
+        for worker in self.workers:
+            worker.send("contain", plan)
+            _checked(worker.receive())
+
+    def drop(self, rows: list[int]) -> None:
+        """Step these no more."""
+        self.faults.drop(rows)
+        self._tell("drop", rows)
+
+    def revive(self, rows: list[int]) -> None:
+        """Make these anew at the next step."""
+        self.faults.revive(rows)
+        self._tell("revive", rows)
+
+    def _tell(self, what: str, rows: list[int]) -> None:
+        """Ask the workers of some rows for something; one that has ended is noticed at the next step."""
+        for worker in self.workers:
+            start, stop = worker.rows.start, worker.rows.stop
+            if own := [row - start for row in rows if start <= row < stop]:
+                worker.send(what, own)
+                worker.receive()
 
     def reset(self, worlds: list[dict[str, float]]) -> Tree:
         """Start from the environments' seeds, in these worlds; [] keeps the worlds."""
+        self.worlds = worlds or self.worlds
         return self._ask(lambda rows: ("reset", worlds[rows]))[0]
 
     def restart(self) -> Tree:
@@ -134,20 +201,53 @@ class WorkerEnvs:
     def _ask(self, request: Callable[[slice], tuple]) -> Step:
         for worker in self.workers:
             worker.send(*request(worker.rows))
-        self._wait()
+        timeout = self.plan.timeout
+        answers = [worker.receive(timeout, self.at) for worker in self.workers]
+        for index, answer in enumerate(answers):
+            rows = self.workers[index].rows
+            if isinstance(answer, Bad):
+                self._note(rows, answer)
+            elif isinstance(answer, Failure) and self.plan.contained and self._has_ended(index):
+                self._replace(index, answer)
+            elif _checked(answer) is None and any(self.faults.bad[rows]):
+                self.faults.bad[rows] = [False] * (rows.stop - rows.start)
         return jax.tree.map(np.copy, self.answer)
 
-    def _wait(self) -> None:
-        for answer in [worker.receive() for worker in self.workers]:
-            _checked(answer)
+    def _has_ended(self, index: int) -> bool:
+        return self.workers[index].process.poll() is not None
+
+    def _note(self, rows: slice, answer: Bad) -> None:
+        for fault in answer.new:
+            self.faults.note(fault._replace(row=fault.row + rows.start))
+        self.faults.bad[rows] = answer.rows
+
+    def _replace(self, index: int, failure: Failure) -> None:
+        """Put another worker in the place of one that ended; its rows begin new episodes at the next step."""
+        worker = self.workers[index]
+        rows, step, faults = worker.rows, self.answer, self.faults
+        worker.end()
+        faults.note(Fault(rows.start + int(self.at[rows.start]), failure.message))
+        self._deaths += 1
+        self.workers[index] = worker = _start(self._file, rows)
+        out = [faults.is_out(row) for row in range(rows.start, rows.stop)]
+        requests = [("make", *self._made, rows), ("contain", self.plan)]
+        requests += [("replace", out, self._deaths, self.worlds[rows])]
+        for request in requests:
+            worker.send(*request)
+            _checked(worker.receive())
+        bad = np.array(faults.bad[rows])
+        reward, terminated, truncated, valid, over = (array[rows] for array in step[1:])
+        reward[:], terminated[:], truncated[:], valid[:], over[:] = 0.0, False, True, True, True
+        reward[bad] = np.nan
 
 
-def map_memory(file: int, spec: EnvSpec, num_envs: int) -> Step:
+def map_memory(file: int, spec: EnvSpec, num_envs: int) -> Shared:
     """The arrays of a step of N environments, in a file that every process maps."""
     axes = (num_envs, *spec.agent_axis)
     observation = jax.tree.map(lambda box: np.empty((*axes, *box.shape), box.dtype), spec.observation)
     flags = [np.empty(num_envs, bool)] * 4
-    leaves, structure = jax.tree.flatten((observation, np.empty(axes, np.float32), *flags))
+    step = (observation, np.empty(axes, np.float32), *flags)
+    leaves, structure = jax.tree.flatten(Shared(step, np.empty(num_envs, np.int32)))
     starts = np.cumsum([0, *[-(-leaf.nbytes // _CACHE_LINE) * _CACHE_LINE for leaf in leaves]]).tolist()
     os.ftruncate(file, starts[-1])
     pages = mmap.mmap(file, starts[-1])
@@ -160,6 +260,7 @@ def map_memory(file: int, spec: EnvSpec, num_envs: int) -> Step:
 
 def serve(socket_number: int, file: int) -> None:
     """A worker: do what it is asked for until nobody asks any more."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM):  # the program that asks decides when to end
         signal.signal(number, signal.SIG_IGN)
     connection, served = Connection(socket_number), Served(file)
@@ -167,6 +268,13 @@ def serve(socket_number: int, file: int) -> None:
         while True:
             method, *arguments = connection.recv()
             connection.send(served.answer(method, arguments))
+
+
+def _end_with(parent: int) -> None:
+    """End this process with the one that started it, also while an environment hangs."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 class Served:
@@ -179,6 +287,10 @@ class Served:
         self.file = file
         self.methods = {
             "make": self.make,
+            "contain": lambda plan: self.envs.contain(plan),
+            "drop": lambda rows: self.envs.drop(rows),
+            "revive": lambda rows: self.envs.revive(rows),
+            "replace": self.replace,
             "reset": lambda worlds: self.write_observation(self.envs.reset(worlds)),
             "restart": lambda: self.write_observation(self.envs.restart()),
             "step": self.step,
@@ -193,16 +305,25 @@ class Served:
         self.adapter, make = cloudpickle.loads(recipe)
         self.envs = make(seeds[rows])
         shared = map_memory(self.file, self.adapter.spec, len(seeds))
-        self.answers = jax.tree.map(lambda array: array[rows], shared)
+        self.answers, at = jax.tree.map(lambda array: array[rows], shared)
+        self.envs.faults.at = at
 
-    def step(self, actions: Any) -> None:
+    def replace(self, out: list[bool], count: int, worlds: list[dict[str, float]]) -> None:
+        """Take the place of a worker that has ended."""
+        self.envs.faults.in_new_process(out, count)
+        self.envs.begin_anew(worlds)
+
+    def step(self, actions: Any) -> Bad | None:
         observation, *others = self.envs.step(actions)
-        self.write_observation(observation)
         for array, found in zip(self.answers[1:], others, strict=True):
             array[:] = found
+        return self.write_observation(observation)
 
-    def write_observation(self, observation: Any) -> None:
+    def write_observation(self, observation: Any) -> Bad | None:
+        """Put an observation where all can read it; which rows are bad, if any are."""
         jax.tree.map(np.copyto, self.answers[0], self.adapter.observe(observation))
+        faults = self.envs.faults
+        return Bad(faults.bad, faults.take()) if any(faults.bad) else None
 
     def answer(self, method: str, arguments: list[Any]) -> Any:
         """What a method returns, or a `Failure`."""
