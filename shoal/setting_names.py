@@ -21,6 +21,7 @@ HYPERPARAMETERS = {
     "bootstrap_floor": "value.bootstrap_floor",
     "intrinsic_coef": "curiosity.coef",
     "extrinsic_coef": "curiosity.extrinsic_coef",
+    "critic_learning_rate": "value.learning_rate",
     "exploration_noise": "exploration.noise",
     "exploration_initial": "exploration.initial",
     "exploration_final": "exploration.final",

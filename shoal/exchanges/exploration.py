@@ -67,6 +67,7 @@ PRIORS: dict[str, Prior] = {
     "intrinsic_coef": Prior("log", 1e-2, 1e2),
     "extrinsic_coef": Prior("log", 1e-2, 1e2),
     "actor_learning_rate": Prior("log", 1e-5, 1e-2),
+    "critic_learning_rate": Prior("log", 1e-5, 1e-2),
     "tau": Prior("log", 1e-3, 0.1),
     "exploration_noise": Prior("log", 0.01, 1.0),
     "target_noise": Prior("log", 0.01, 1.0),

@@ -52,12 +52,12 @@ def fixed_minibatches(normalise: Normalise, batch: Tree, orders: Array) -> Minib
 
 
 def recomputed_minibatches(
-    normalise: Normalise, batch: Tree, orders: Array, recompute: Callable[[Tree], Tree]
+    normalise: Normalise, batch: Tree, orders: Array, recompute: Callable[[Tree], Tree], later: bool = False
 ) -> Minibatches:
     """Minibatches of a batch whose values, advantages and targets every epoch but the first recomputes.
 
     `recompute(params)` is the batch by an epoch's first parameters. All else stays as it was, also the
-    log-probabilities of the policy that acted.
+    log-probabilities of the policy that acted. `later` says that the first epoch was before these.
     """
     estimates = lambda batch: (batch.value, batch.advantage, batch.target)
 
@@ -68,7 +68,7 @@ def recomputed_minibatches(
         advantage, weight = jax.vmap(normalise)(parts.advantage, parts.weight)
         return parts._replace(advantage=advantage, weight=weight)
 
-    return make, (orders, jnp.arange(len(orders)) == 0)
+    return make, (orders, jnp.arange(len(orders)) == (-1 if later else 0))
 
 
 def run_epochs(

@@ -9,6 +9,7 @@ acted (`ppo_batch`); then epochs of minibatches minimise
 
 from functools import partial
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -31,6 +32,8 @@ from shoal.learners.ppo_batch import (
     update_target_moments,
 )
 from shoal.learners.ppo_config import Hypers, PPOConfig
+from shoal.learners.ppo_loss import loss
+from shoal.learners.ppo_optimiser import adam, init_optimiser, split, step_apart, step_critic
 from shoal.learners.ppo_rewards import empty_reward_range, prepare_rewards, reward_scale
 from shoal.learners.ppo_setup import (
     PPOSetup,
@@ -43,6 +46,9 @@ from shoal.learners.ppo_setup import (
 )
 from shoal.ops import losses, peers, statistics
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
+
+MORE = 1
+"""Folded into an update's key for the critic's epochs beyond the policy's."""
 
 
 def ppo(config: PPOConfig, spec: EnvSpec, context: LearnerContext = ALONE) -> Learner:
@@ -77,14 +83,15 @@ def init(setup: PPOSetup, key: Array) -> LearnerState:
     config = setup.config
     params = setup.make_network(key, setup.spec, setup.distribution.num_outputs)
     number = lambda x: jnp.float32(x if isinstance(x, int | float) else jnp.inf)
-    hypers = Hypers(**{name: number(x) for name, x in config.hypers.items()})
+    absent = {"critic_learning_rate"} if config.value.learning_rate is None else set()
+    hypers = Hypers(**{name: number(x) for name, x in config.hypers.items() if name not in absent})
     moments = empty_moments(setup.spec.observation) if config.norm_obs else {}
     num_envs = config.num_envs // setup.shards
     carry = initial_carry(setup, params, num_envs)
     return LearnerState(
         params=params,
         statistics=Statistics(moments, statistics.empty(), statistics.empty() if config.value.norm else ()),
-        opt_state=optimiser(hypers).init(ravel_pytree(params)[0]),
+        opt_state=init_optimiser(config, hypers, params),
         hypers=hypers,
         private=Private(
             num_updates=jnp.int32(0),
@@ -165,10 +172,15 @@ def learn(
     if config.objective == "mdpo":
         coef = losses.mirror_descent_coef(config.kl.coef, state.private.num_updates, setup.num_updates)
         state = state._replace(private=state.private._replace(kl_coef=coef))
-    minibatches = make_minibatches(setup, key, state, rollout, batch)
+    minibatches = make_minibatches(setup, key, state, rollout, batch, config.update_epochs)
     start, step = (state.params, state.opt_state), partial(take_step, setup, state)
     kl_limit = None if config.kl.limit is None else state.hypers.target_kl
     (params, opt_state), metrics, kl = run_epochs(step, minibatches, start, kl_limit, setup.axes)
+    if more := (config.value.epochs or config.update_epochs) - config.update_epochs:
+        key = jax.random.fold_in(key, MORE)
+        minibatches = make_minibatches(setup, key, state, rollout, batch, more, later=True)
+        step = partial(take_critic_step, setup, state)
+        (params, opt_state), *_ = run_epochs(step, minibatches, (params, opt_state), None, setup.axes)
     metrics = add_metrics(setup, state, batch, metrics)
     private = state.private
     if config.objective == "kl":
@@ -187,86 +199,26 @@ def take_step(
     grads, unravel = ravel_pytree(grads)  # one long vector: fewer, longer operations
     grads, metrics = psum((grads, metrics), setup.data_axes)  # a device's are of its samples alone
     grads = pmean(grads, setup.axes)
-    updates, opt_state = optimiser(state.hypers).update(grads, opt_state)
+    if setup.config.value.apart:
+        metrics["grad_norm"] = jnp.linalg.norm(grads)
+        return step_apart(state.hypers, params, opt_state, unravel(grads)), metrics
+    updates, opt_state = adam(state.hypers).update(grads, opt_state)
     metrics["grad_norm"] = jnp.linalg.norm(grads)
     return (optax.apply_updates(params, unravel(updates)), opt_state), metrics
 
 
-def loss(setup: PPOSetup, state: LearnerState, params: Tree, batch: Batch) -> tuple[Array, dict[str, Array]]:
-    """L = policy + vf_coef value - ent_coef entropy + penalties, each a weighted sum over the minibatch."""
-    hypers, distribution = state.hypers, setup.distribution
-    if setup.config.recurrent:
-        outputs, value = sequences.unroll_batch(params, batch.carry, batch.obs, batch.episode_starts)
-    else:
-        outputs, value = params(batch.obs)
-    outputs = restrict(setup, batch.obs, outputs)
-    log_ratio = distribution.log_prob(outputs, batch.action) - batch.log_prob
-    ratio = jnp.exp(log_ratio)
-    total = lambda x: jnp.sum(x * batch.weight)
-    entropy = total(distribution.entropy(outputs))
-    terms = {
-        "policy": total(policy_loss(setup, hypers, ratio, batch.advantage)),
-        "value": hypers.vf_coef * total(value_loss(setup, hypers, value, batch)),
-        "entropy": -hypers.ent_coef * entropy,
-    }
-    terms |= penalties(setup, state, params, outputs, batch)
-    metrics = {f"loss/{name}": term for name, term in terms.items()} | {
-        "entropy": entropy,
-        "approx_kl": total(losses.approximate_kl(log_ratio)),
-        "clip_fraction": total(jnp.abs(ratio - 1) > hypers.clip_coef),
-    }
-    return jnp.asarray(sum(terms.values())), metrics
-
-
-def policy_loss(setup: PPOSetup, hypers: Hypers, ratio: Array, advantage: Array) -> Array:
-    """-min(r A, clip(r, 1 - c, 1 + c) A) for the objective clip; -r A for the others."""
-    if setup.config.objective == "clip":
-        return losses.clipped_surrogate(ratio, advantage, hypers.clip_coef)
-    return losses.surrogate(ratio, advantage)
-
-
-def value_loss(setup: PPOSetup, hypers: Hypers, value: Array, batch: Batch) -> Array:
-    """(V - target)^2 / 2, or Huber's; with value.clip no less than that of V clipped near its old value."""
-    config, error = setup.config.value, losses.squared_error
-    if config.loss == "huber":
-        error = partial(losses.huber_error, delta=config.huber_delta)
-    if config.clip:
-        return losses.clipped_error(error, value, batch.value, batch.target, hypers.clip_coef)
-    return error(value, batch.target)
-
-
-def penalties(
-    setup: PPOSetup, state: LearnerState, params: Tree, outputs: Array, batch: Batch
-) -> dict[str, Array]:
-    """What keeps the policy near others, as configured.
-
-    kl, mdpo    kl_coef KL(old || new), kl_coef KL(new || old)
-    neighbours  comm_penalty_coeff sum_j W_ij KL(pi_j || new), or in reverse
-    prox        prox_coef ||theta - anchor||^2
-    """
-    config, hypers, kl = setup.config, state.hypers, setup.distribution.kl
-    total, terms = lambda x: jnp.sum(x * batch.weight), {}
-    if config.objective == "kl":
-        terms["kl"] = state.private.kl_coef * total(kl(batch.outputs, outputs))
-    if config.objective == "mdpo":
-        terms["kl"] = state.private.kl_coef * total(kl(outputs, batch.outputs))
-    for peer in batch.peers:
-        divergence = peers.penalty(setup.distribution, config.peers.direction, peer, outputs)
-        penalty = hypers.comm_penalty_coeff * total(divergence)
-        terms["neighbours"] = terms.get("neighbours", 0.0) + penalty
-    if config.prox_coef:
-        distance = losses.proximal(params, state.anchor)
-        terms["prox"] = hypers.prox_coef * distance * jnp.sum(batch.weight)
-    return terms
-
-
-def optimiser(hypers: Hypers) -> optax.GradientTransformation:
-    """Adam on a gradient of bounded norm; the step size and the bound are data."""
-    return optax.chain(
-        optax.clip_by_global_norm(hypers.max_grad_norm),
-        optax.scale_by_adam(eps=1e-5),
-        optax.scale_by_learning_rate(hypers.learning_rate),
-    )
+def take_critic_step(
+    setup: PPOSetup, state: LearnerState, carry: tuple[Tree, Tree], batch: Batch
+) -> tuple[tuple[Tree, Tree], dict[str, Array]]:
+    """The same for the critic's own layers alone; what only the policy's outputs need is not compiled."""
+    params, opt_state = carry
+    others, critic = split(params)
+    whole = lambda critic, batch: loss(setup, state, eqx.combine(others, critic), batch)
+    gradient = jax.grad(whole, has_aux=True)
+    grads, metrics = accumulate_gradients(gradient, critic, batch, setup.config.network.grad_accumulation)
+    grads = pmean(psum(grads, setup.data_axes), setup.axes)
+    critic, opt_state = step_critic(state.hypers, critic, opt_state, grads)
+    return (eqx.combine(others, critic), opt_state), metrics
 
 
 def add_metrics(
@@ -275,7 +227,8 @@ def add_metrics(
     """The metrics of the losses, and the losses' shares, scheduled hyperparameters, explained variance."""
     config, hypers = setup.config, state.hypers
     found = losses.loss_shares({name: x for name, x in metrics.items() if name.startswith("loss/")})
-    scheduled = ("learning_rate", *(schedule.name for schedule in config.plan))
+    own = ["critic_learning_rate"] if config.value.learning_rate is not None else []
+    scheduled = ("learning_rate", *own, *(schedule.name for schedule in config.plan))
     found |= {name: hypers._asdict()[name] for name in scheduled}
     if config.objective in ("kl", "mdpo"):
         found["kl_coef"] = state.private.kl_coef

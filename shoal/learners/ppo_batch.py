@@ -74,22 +74,29 @@ def make_batch(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> Batch:
 
 
 def make_minibatches(
-    setup: PPOSetup, key: Array, state: LearnerState, rollout: Rollout, batch: Batch
+    setup: PPOSetup,
+    key: Array,
+    state: LearnerState,
+    rollout: Rollout,
+    batch: Batch,
+    num_epochs: int,
+    later: bool = False,
 ) -> Minibatches:
-    """The shuffled minibatches of all epochs; with value.recalculate each epoch has its own estimates."""
+    """The shuffled minibatches of some epochs; with value.recalculate each epoch has its own estimates.
+
+    `later` says that others were before them.
+    """
     config = setup.config
     num_steps = 1 if config.recurrent else config.num_steps  # sequences stay whole
-    orders = draw_orders(
-        key, config.update_epochs, num_steps, config.num_envs, config.num_minibatches, setup.shards
-    )
+    orders = draw_orders(key, num_epochs, num_steps, config.num_envs, config.num_minibatches, setup.shards)
     normalise = partial(normalise_minibatch, config.norm_adv, setup.data_axes)
-    if not config.value.recalculate or config.update_epochs == 1:
+    if not config.value.recalculate or (num_epochs == 1 and not later):
         return fixed_minibatches(normalise, batch, orders)
 
     def recompute(params: Tree) -> Batch:
         return normalise_targets(setup, state, make_batch(setup, state._replace(params=params), rollout))
 
-    return recomputed_minibatches(normalise, batch, orders, recompute)
+    return recomputed_minibatches(normalise, batch, orders, recompute, later)
 
 
 def evaluate(setup: PPOSetup, state: LearnerState, rollout: Rollout) -> tuple[Array, Array, Array]:

@@ -20,15 +20,31 @@ from shoal.learners.sequences import check_division
 from shoal.learners.team_config import TeamConfig
 from shoal.settings import check_at_least, check_choices, get
 
-ANNEALED = {"learning_rate": "anneal_lr", "clip_coef": "anneal_clip", "ent_coef": "anneal_ent"}
+ANNEALED = {
+    "learning_rate": "anneal_lr",
+    "clip_coef": "anneal_clip",
+    "ent_coef": "anneal_ent",
+    "critic_learning_rate": "anneal_lr",
+}
 """Hyperparameters that may fall linearly to 0 over the run, each with the setting that says so."""
 
-OPTIONAL = ("prox_coef", "target_kl", "clip_reward", "reward_floor", "bootstrap_clip", "bootstrap_floor")
+OPTIONAL = (
+    "prox_coef",
+    "target_kl",
+    "clip_reward",
+    "reward_floor",
+    "bootstrap_clip",
+    "bootstrap_floor",
+    "critic_learning_rate",
+)
 """Hyperparameters of options that are off unless they are given."""
 
 
 class Hypers(NamedTuple):
-    """Hyperparameters that are data: a change never recompiles. Every leaf is ()."""
+    """Hyperparameters that are data: a change never recompiles. Every leaf is ().
+
+    One that is `()` is not in the program.
+    """
 
     learning_rate: Array
     gamma: Array
@@ -47,6 +63,7 @@ class Hypers(NamedTuple):
     bootstrap_floor: Array
     intrinsic_coef: Array
     extrinsic_coef: Array
+    critic_learning_rate: Array | tuple[()] = ()
 
 
 @dataclass(frozen=True)
@@ -151,7 +168,8 @@ class PPOConfig:
     @property
     def annealed(self) -> dict[str, str]:
         """The hyperparameters that fall to 0 over the run, each with the setting that says so."""
-        return {name: switch for name, switch in ANNEALED.items() if getattr(self, switch)}
+        given = (pair for pair in ANNEALED.items() if get(self, pair[0]) is not None)
+        return {name: switch for name, switch in given if getattr(self, switch)}
 
     @property
     def anneals(self) -> list[str]:
@@ -201,6 +219,11 @@ class PPOConfig:
             raise ShoalError(
                 f"num_minibatches {self.num_minibatches}{times} does not divide "
                 f"num_envs {self.num_envs} x num_steps {self.num_steps} = {self.rollout_size}"
+            )
+        if self.value.epochs is not None and self.value.epochs < self.update_epochs:
+            raise ShoalError(
+                f"value.epochs {self.value.epochs} must be at least update_epochs {self.update_epochs}: "
+                "in those policy and critic learn together"
             )
         if self.recurrent:
             check_division(self.num_envs, num_parts)

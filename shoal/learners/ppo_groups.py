@@ -101,7 +101,7 @@ class KLConfig:
 
 @dataclass(frozen=True)
 class ValueConfig:
-    """The critic's loss and targets."""
+    """The critic's loss and targets, its epochs and its learning rate."""
 
     loss: Literal["squared", "huber"] = "squared"
     """The loss of the critic's error: its square, or Huber's, which is linear beyond huber_delta."""
@@ -119,6 +119,15 @@ class ValueConfig:
     of at most this; dynamic: a value between the least and the largest reward so far."""
     bootstrap_floor: float | None = None
     """Lower bound of that value; -bootstrap_clip unless given."""
+    epochs: int | None = None
+    """Epochs of the critic, at least update_epochs; those beyond change its own layers alone."""
+    learning_rate: float | None = None
+    """The step size of the critic's own layers; learning_rate unless given. anneal_lr lets both fall."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether the critic has an Adam of its own."""
+        return self.epochs is not None or self.learning_rate is not None
 
     @property
     def clips_bootstrap(self) -> bool:
@@ -127,6 +136,8 @@ class ValueConfig:
 
     def __post_init__(self):
         check_choices(self, "value")
+        if self.learning_rate is not None and self.learning_rate <= 0:
+            raise ShoalError(f"value.learning_rate must be above 0, not {self.learning_rate}")
         if self.huber_delta <= 0:
             raise ShoalError(f"value.huber_delta must be above 0, not {self.huber_delta}")
         if isinstance(self.bootstrap_clip, str) and self.bootstrap_clip != "dynamic":
