@@ -98,7 +98,8 @@ INSTEAD = {
     "wandb_project_name": _TRACKED,
     "tensorboard": _CURVES,
     "tensorboard_log": _CURVES,
-    "distribution_mode": "a Procgen game's mode is in its name, such as BigfishEasy-v0 or BigfishHard-v0",
+    "distribution_mode": "a Procgen game's mode is in its name, such as BigfishEasy-v0 or BigfishHard-v0, "
+    "or among its {env_options}",
     "device": _DEVICE,
     "cuda": _DEVICE,
     "gpu": _DEVICE,

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from shoal.cli.flags import OPTIONS, Output, Start, read_flags, read_start
+from shoal.cli.flags import OPTIONS, Output, Start, read_flags, read_start, spell
+from shoal.envs.procgen import LEVELS, MODE, by_id, is_procgen
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.runs.catalogue import find_run
@@ -18,7 +19,41 @@ UNSAID = -1
 
 def parse_train(arguments: list[str]) -> tuple[TrainConfig, tuple[Output, Milestones]]:
     """The configuration, the run's folder and devices, and its milestones."""
-    return read_run(*read_start(arguments), arguments)
+    return read_run(*read_env(arguments))
+
+
+def read_env(arguments: list[str]) -> tuple[str | None, Start, list[str]]:
+    """The environment, where settings start from, and the arguments with Procgen's flags as options.
+
+    >>> read_env(["bigfish", "--distribution-mode", "easy", "--num-levels", "9"])[::2]
+    ('BigfishEasy-v0', ['bigfish', '--env-options', 'num_levels=9'])
+    """
+    pairs, others = take_levels(arguments)
+    env, start = read_start(others)
+    if env is None or not is_procgen(env):
+        return (*read_start(arguments), arguments) if others != arguments else (env, start, arguments)
+    env, options = by_id(env, read_options(tuple(pairs)))
+    texts = [f"{name}={value}" for name, value in options.items()]
+    if texts and "--env-options" not in others:
+        others.append("--env-options")
+    at = others.index("--env-options") + 1 if texts else 0
+    return env, start, [*others[:at], *texts, *others[at:]]
+
+
+def take_levels(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Procgen's flags, and the mode among the options, as NAME=VALUE; and all other arguments."""
+    names = {spell(name): name for name in LEVELS} | {f"--{name}": name for name in LEVELS}
+    pairs, others, rest = [], [], list(arguments)
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag in names and (equals or rest):
+            pairs.append(f"{names[flag]}={value if equals else rest.pop(0)}")
+        elif flag == MODE and equals:
+            pairs.append(word)
+        else:
+            others.append(word)
+    return pairs, others
 
 
 def read_run(
@@ -60,6 +95,8 @@ def start_settings(env: str | None, start: Start) -> tuple[dict[str, Any], dict[
         followed = to_settings(follow_best(find_run(start.follow)))
         said = followed | expanded(said, followed["algo"])
     env = env or said.get("env")
+    if env is not None:
+        env, _ = by_id(env, said.get("env_options") or {})
     algo = start.algo or said.get("algo", "ppo")
     if env is None:
         raise ShoalError("no environment is given; try shoal train CartPole-v1 (shoal envs lists them)")

@@ -3,9 +3,9 @@
 import sys
 
 from shoal.cli import interrupts, show
-from shoal.cli.flags import Output, read_start
+from shoal.cli.flags import Output
 from shoal.cli.help_pages import help_page
-from shoal.cli.parse import read_run
+from shoal.cli.parse import read_env, read_run
 from shoal.cli.status import STATUS
 from shoal.distributed import launch
 from shoal.distributed.mesh import num_processes
@@ -20,12 +20,12 @@ from shoal.training.config import TrainConfig
 
 def main(arguments: list[str]) -> int:
     """Train, or show the help."""
-    env, start = read_start(arguments)
+    env, start, given = read_env(arguments)
     if start.help is not None:
         STATUS.clear()
         print(help_page(env, start))
         return 0
-    config, (output, milestones) = read_run(env, start, arguments)
+    config, (output, milestones) = read_run(env, start, given)
     process = process_of(output) or read_launcher()
     if output.processes > 1 and not process:
         STATUS.clear()

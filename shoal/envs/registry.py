@@ -30,6 +30,7 @@ from shoal.envs.adapters.builtin import register as register
 from shoal.envs.adapters.own import own_recipe
 from shoal.envs.adapters.suite import Suite, UnknownOptions
 from shoal.envs.frame_stack import stack_frames
+from shoal.envs.procgen import by_id
 from shoal.errors import NotFound, ShoalError
 from shoal.imports import MissingPackage, import_path, import_user_module, needs
 from shoal.types import EnvRecipe, JaxEnv
@@ -72,6 +73,7 @@ def make(env: Any, **options: Any) -> EnvRecipe:
     num_frames = options.pop("frame_stack", 1)
     if not isinstance(env, str):
         return stack_frames(own_recipe(env, env_name(env), options), num_frames)
+    env, options = by_id(env, options)
     prefixes, identifier = _resolve(env)
     refusal = None
     for prefix in prefixes:

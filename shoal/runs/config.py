@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import shoal.settings as groups
+from shoal.envs.procgen import by_id
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import check_exchange
@@ -39,6 +40,7 @@ def from_settings(settings: Mapping[str, Any], start: Mapping[str, Any] = NOTHIN
     given = expanded(start, name) | own
     if "env" not in given:
         raise ShoalError("the settings have no environment; add one, such as env: CartPole-v1")
+    given["env"], given["env_options"] = by_id(given["env"], given.get("env_options", {}))
     if isinstance(given.get("env_params"), str | Path):
         given["env_params"] = read_json(given["env_params"])
     pick = lambda names: {key: value for key, value in given.items() if key in names}

@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from shoal.envs.procgen import by_id
 from shoal.envs.registry import SUITES, suite_of
 from shoal.errors import ShoalError
 from shoal.runs.config import expanded, from_settings, parse_yaml
@@ -27,6 +28,8 @@ def preset(env: str, param_name: str | None = None, **settings) -> TrainConfig:
     >>> preset("Acrobot-v1").algo.num_minibatches, preset("Acrobot-v1", memory="gru").algo.num_minibatches
     (64, 16)
     """
+    env, options = by_id(env, settings.get("env_options") or {})
+    settings |= {"env_options": options} if "env_options" in settings else {}
     algo = settings.get("algo", "ppo")
     known = named_settings(env, param_name, algo) if param_name else preset_settings(env, algo)
     return from_settings({"env": env} | expanded(settings, algo), start=known)

@@ -68,7 +68,7 @@ def test_built_in_environments_import_neither_gymnasium_nor_envpool():
         ("CartPole", "CartPole-v0 or CartPole-v1"),
         ("LunarLander-v9", "LunarLander-v3"),
         ("envpool:Brekout-v5", "envpool:Breakout-v5"),
-        ("bigfish", "BigfishEasy-v0 or BigfishHard-v0"),
+        ("Bigfish-v0", "BigfishEasy-v0 or BigfishHard-v0"),
         ("jax:HalfCheetah-v4", "envpool:HalfCheetah-v4 or gym:HalfCheetah-v4"),
     ],
 )

@@ -139,6 +139,12 @@ def test_the_distribution_in_the_id_is_the_option():
     assert (first_frames(hard | {"distribution_mode": 0}) != from_id).any()
 
 
+def test_a_mode_by_name_is_its_number():
+    by_name = shown(make("bigfish", num_levels=1, start_level=0, distribution_mode="easy"))
+    np.testing.assert_array_equal(by_name, first_frames({"num_levels": 1, "start_level": 0}))
+    assert make("bigfish").spec.name == "BigfishHard-v0"
+
+
 def test_an_option_of_the_wrong_type_is_named():
     with pytest.raises(ShoalError, match=r"^BigfishEasy-v0: the option distribution_mode is of type int, "):
         envpool_recipe(GAME, {"num_levels": 3, "distribution_mode": "easy"})

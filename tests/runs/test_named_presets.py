@@ -15,6 +15,8 @@ ENVS = {
     "easy-200": "BigfishEasy-v0",
     "hard": "StarpilotHard-v0",
     "hard-500": "StarpilotHard-v0",
+    "baseline": "BigfishEasy-v0",
+    "baseline3": "BigfishEasy-v0",
 }
 
 
@@ -52,6 +54,82 @@ def test_the_published_numbers(name, num_envs, num_levels, mode, steps):
         "relu",
     )
     assert num_envs * 256 / algo.num_minibatches / algo.network.grad_accumulation == 2048
+
+
+def test_baseline_is_what_easy_games_have_anyway():
+    assert preset("BigfishEasy-v0", param_name="baseline") == preset("BigfishEasy-v0")
+
+
+def test_baseline3_has_the_defaults_of_stable_baselines3():
+    """PPO(\"CnnPolicy\"): n_steps 2048, batch_size 64, n_epochs 10, learning_rate 3e-4 and constant."""
+    config = preset("BigfishEasy-v0", param_name="baseline3")
+    algo = config.algo
+    assert (algo.num_steps, algo.minibatch_size, algo.update_epochs) == (2048, 64, 10)
+    assert (algo.learning_rate, algo.anneal_lr, algo.gamma, algo.gae_lambda) == (3e-4, False, 0.99, 0.95)
+    assert (algo.clip_coef, algo.ent_coef, algo.vf_coef, algo.max_grad_norm) == (0.2, 0.0, 0.5, 0.5)
+    assert (algo.network.images, algo.hidden, algo.activation) == ("nature", (512,), "relu")
+    assert (algo.norm_adv, algo.norm_obs, algo.norm_reward) == ("minibatch", False, False)
+    assert (config.steps, config.env_options) == (25_000_000, preset("BigfishEasy-v0").env_options)
+
+
+EASY = {"num_levels": 200, "start_level": 0, "distribution_mode": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "options"),
+    [
+        ("bigfish", "BigfishHard-v0", {"num_levels": 500, "distribution_mode": 1}),
+        ("bigfish --distribution-mode easy", "BigfishEasy-v0", {}),
+        ("--distribution_mode=easy bigfish", "BigfishEasy-v0", {}),
+        ("bigfish --env-options distribution_mode=easy", "BigfishEasy-v0", {}),
+        ("procgen:procgen-bigfish-v0 --distribution-mode easy", "BigfishEasy-v0", {}),
+        (
+            "envpool:bigfish --distribution-mode easy --num-levels 9 --start-level 3",
+            "envpool:BigfishEasy-v0",
+            {"num_levels": 9, "start_level": 3},
+        ),
+        (
+            "bigfish --env-options use_backgrounds=false distribution_mode=easy --num-levels 9",
+            "BigfishEasy-v0",
+            {"num_levels": 9, "use_backgrounds": False},
+        ),
+        ("BigfishEasy-v0 --distribution-mode hard", "BigfishEasy-v0", {"distribution_mode": 1}),
+        (
+            "BigfishEasy-v0 --num-levels 9 --env-options start_level=3",
+            "BigfishEasy-v0",
+            {"num_levels": 9, "start_level": 3},
+        ),
+        ("maze --distribution-mode memory --no-preset", "MazeMemory-v0", None),
+    ],
+)
+def test_games_and_modes_by_name(arguments, env, options):
+    config, _ = parse_train(arguments.split())
+    assert config.env == env
+    assert config.env_options == ({} if options is None else EASY | options)
+
+
+def test_a_game_by_name_in_python_and_in_a_file(tmp_path, monkeypatch):
+    easy = preset("BigfishEasy-v0", steps=1000)
+    assert preset("bigfish", steps=1000, env_options={"distribution_mode": "easy"}).env == easy.env
+    monkeypatch.chdir(tmp_path)
+    Path("game.yaml").write_text("env: bigfish\nenv_options: {distribution_mode: easy, num_levels: 3}\n")
+    config, _ = parse_train(["--config", "game.yaml"])
+    assert (config.env, config.env_options["num_levels"]) == ("BigfishEasy-v0", 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("bigfish --distribution-mode middling", "distribution_mode must be one of easy .0., hard .1., "),
+        ("CartPole-v1 --distribution-mode easy", "--distribution-mode is no setting: a Procgen game's mode"),
+        ("CartPole-v1 --num-levels 3", "unknown setting --num-levels"),
+        ("CartPole-v1 --env-options distribution_mode=easy --stepz 3", "unknown setting --stepz"),
+        ("bigfish --param-name baseline", r"preset baseline is for \*Easy-v0, not for BigfishHard-v0; for "),
+    ],
+)
+def test_modes_that_there_are_not_and_games_that_are_none(arguments, message):
+    with pytest.raises(ShoalError, match=f"^{message}"):
+        parse_train(arguments.split())
 
 
 def test_what_is_given_beats_the_named_preset():
