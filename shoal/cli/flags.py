@@ -12,6 +12,7 @@ from shoal.cli.arguments import read_arguments
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import EXCHANGES
+from shoal.islands.options import Islands
 from shoal.learners.registry import ALGORITHMS
 from shoal.runs.config import refuse_of_others
 from shoal.runs.milestones import Milestones
@@ -84,7 +85,7 @@ class Output:
 Words: TypeAlias = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 """One word each time a flag is given, so that an environment may follow."""
 
-OPTIONS = (Start, Output, Milestones)
+OPTIONS = (Start, Output, Milestones, Islands)
 """Classes whose flags are not settings that decide a run's numbers."""
 
 

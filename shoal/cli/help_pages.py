@@ -12,6 +12,7 @@ from shoal.cli.parse import flag_defaults, start_config
 from shoal.envs.registry import suite_of
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
+from shoal.islands.options import Islands
 from shoal.learners.registry import name_of
 from shoal.runs.milestones import Milestones
 from shoal.setting_names import SWITCHES
@@ -61,6 +62,7 @@ def all_groups(config: TrainConfig) -> dict[str, Group]:
     found |= _groups_of(ExchangeConfig, "exchange", "How learners learn together.")
     about = "Evaluation while training, checkpoints to keep, a return to stop at."
     found["milestones"] = Group(about, list(flags_of(Milestones)))
+    found["islands"] = Group("One run as several programs that meet.", list(flags_of(Islands)))
     return found | run | {"devices": Group("Devices, processes, timing.", output[4:])}
 
 

@@ -6,6 +6,7 @@ from shoal.cli.flags import OPTIONS, Output, Start, read_flags, read_start, spel
 from shoal.envs.procgen import LEVELS, MODE, by_id, is_procgen
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
+from shoal.islands.options import Islands
 from shoal.runs.catalogue import find_run
 from shoal.runs.config import EXCHANGE, expanded, from_settings, read_settings, to_settings
 from shoal.runs.milestones import Milestones
@@ -19,7 +20,7 @@ UNSAID = -1
 
 def parse_train(arguments: list[str]) -> tuple[TrainConfig, tuple[Output, Milestones]]:
     """The configuration, the run's folder and devices, and its milestones."""
-    return read_run(*read_env(arguments))
+    return read_run(*read_env(arguments))[:2]
 
 
 def read_env(arguments: list[str]) -> tuple[str | None, Start, list[str]]:
@@ -58,8 +59,8 @@ def take_levels(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def read_run(
     env: str | None, start: Start, arguments: list[str]
-) -> tuple[TrainConfig, tuple[Output, Milestones]]:
-    """The same, where the start of the settings is known."""
+) -> tuple[TrainConfig, tuple[Output, Milestones], Islands]:
+    """The same and the run's islands, where the start of the settings is known."""
     own, preset = start_settings(env, start)
     config = from_settings(own, preset)
     settings = to_settings(config)
@@ -68,6 +69,7 @@ def read_run(
     changed = {name: x for name, x in flags.items() if x != defaults[name]}
     output = Output(**{name: flags[name] for name in types(Output)})
     milestones = Milestones(**{name: flags[name] for name in types(Milestones)})
+    islands = Islands(**{name: flags[name] for name in types(Islands)})
     if len(config.exchanges) > 1 and changed.keys() & EXCHANGE:
         raise ShoalError(f"{start.config or start.follow} lists several exchanges; change them there")
     if "env_options" in changed:
@@ -76,7 +78,7 @@ def read_run(
     settings |= {name: x for name, x in changed.items() if name not in elsewhere}
     free = {"num_minibatches"} & settings.keys() - own.keys() - changed.keys()
     config = from_settings(settings, start={name: settings.pop(name) for name in free})
-    return config, (output, milestones)
+    return config, (output, milestones), islands
 
 
 def start_config(env: str | None, start: Start) -> TrainConfig:

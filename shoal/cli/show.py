@@ -59,6 +59,21 @@ def ending(finished: Finished, session: Session) -> None:
     _next(folder)
 
 
+def islands_ending(folder: Path, summary: Mapping[str, Any]) -> None:
+    """The result of a run on islands, its folder, and the next commands."""
+    verb, met = "stopped" if summary["interrupted"] else "done", summary["islands"]
+    print(f"{verb} after {summary['steps']:,} steps per learner in {summary['seconds']:.1f} s")
+    print(describe_scores(np.asarray(summary["return_mean"], float)))
+    print(
+        f"{met['meetings']:,} meetings, {met['absences']:,} absences, {met['restarts']:,} restarts, "
+        f"{met['left_out']:,} messages left out, {format_large(met['bytes'])} bytes carried"
+    )
+    if summary["interrupted"]:
+        print("saved; the same command resumes here")
+    print(f"files in {folder}; who was absent is in islands.csv")
+    _next(folder)
+
+
 def recorded(folder: Path) -> None:
     """Where trackers have the run."""
     for tracker, place in places(folder).items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shoal.cli.arguments import read_arguments
 from shoal.cli.flags import Output, whole_numbers
-from shoal.cli.parse import parse_train
+from shoal.cli.parse import read_env, read_run
 from shoal.cli.status import STATUS
 from shoal.errors import ShoalError
 from shoal.runs.milestones import Milestones
@@ -64,7 +64,9 @@ def parse_sweep(arguments: list[str]) -> tuple[Plan, Output]:
     """The plan, and its folder and devices."""
     how = {"return_unknown_args": True, "registry": whole_numbers()}
     flags, rest = read_arguments(SweepFlags, "shoal sweep", arguments, **how)
-    base, (output, milestones) = parse_train(rest)
+    base, (output, milestones), islands = read_run(*read_env(rest))
+    if islands.islands is not None:
+        raise ShoalError("a sweep's programs are not divided into islands; leave out --islands")
     if milestones != Milestones():
         raise ShoalError(f"a sweep ends every trial at --steps; leave out {', '.join(milestones.given())}")
     if output.processes > 1 or output.profile or output.track:

@@ -25,7 +25,11 @@ def main(arguments: list[str]) -> int:
         STATUS.clear()
         print(help_page(env, start))
         return 0
-    config, (output, milestones) = read_run(env, start, given)
+    config, (output, milestones), islands = read_run(env, start, given)
+    if islands.islands is not None:
+        from shoal.cli.train_islands import run_islands
+
+        return run_islands(config, output, milestones, islands)
     process = process_of(output) or read_launcher()
     if output.processes > 1 and not process:
         STATUS.clear()

@@ -136,9 +136,14 @@ def _exchange_settings(exchanges: tuple[ExchangeConfig, ...]) -> dict[str, Any]:
 
 def write_config(path: Path, config: TrainConfig) -> None:
     """Everything needed to run it again: shoal train --config FILE."""
+    write_text(path, to_yaml(config))
+
+
+def to_yaml(config: TrainConfig) -> str:
+    """Every setting, as config.yaml holds them."""
     import yaml
 
-    write_text(path, yaml.safe_dump(_plain(groups.nest(to_settings(config))), sort_keys=False))
+    return yaml.safe_dump(_plain(groups.nest(to_settings(config))), sort_keys=False)
 
 
 def _plain(value: Any) -> Any:

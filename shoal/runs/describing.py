@@ -3,17 +3,28 @@
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from shoal.errors import ShoalError
 from shoal.runs.export.policies import describe_policies
 from shoal.runs.files import disk_errors
 from shoal.runs.numpy_policy import DESCRIPTION, write_description
 from shoal.runs.own import NO_PARTS, OwnParts
-from shoal.training.iteration import Parts
-from shoal.types import LearnerState
+from shoal.training.config import TrainConfig
+from shoal.types import EnvRecipe, LearnerState
 
 
-def describe_run(folder: Path, parts: Parts, cohort: LearnerState, own: OwnParts = NO_PARTS) -> None:
+class Described(Protocol):
+    """What is read of a run's parts."""
+
+    @property
+    def config(self) -> TrainConfig: ...
+
+    @property
+    def recipe(self) -> EnvRecipe: ...
+
+
+def describe_run(folder: Path, parts: Described, cohort: LearnerState, own: OwnParts = NO_PARTS) -> None:
     """Write the description; there is none where the network or the learner is the user's own."""
     config, spec = parts.config, parts.recipe.spec
     with disk_errors("replace", folder / DESCRIPTION):

@@ -102,6 +102,7 @@ def open_session(
     connect()
     folder = Path(folder or run_on_first(lambda: str(find_folder(config))))
     found = run_on_first(lambda: None if clobber else find_checkpoint(folder, config))
+    refuse_islands(folder, found)
     complete = found is not None and found["iteration"] >= config.num_iterations
     if found and (complete or is_over(milestones, config, found)):
         goal = None if complete else found["watch"]["goal"]
@@ -141,6 +142,12 @@ def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
     return meta and meta | {"anneal_to": old.anneal_to or old.steps}
 
 
+def refuse_islands(folder: Path, found: dict | None) -> None:
+    """Raise where the run in a folder is on islands, which keep what one program would go on from."""
+    if found and "islands" in found:
+        raise ShoalError(f"{folder} holds a run on islands; add --islands, or --clobber to start over")
+
+
 def keep_annealing(config: TrainConfig, anneal_to: int) -> TrainConfig:
     """The settings of a run that goes on, annealed as it began; says so where that ends before the run."""
     kept = replace(config, anneal_to=anneal_to)
@@ -168,9 +175,17 @@ def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber:
 
 def clear_folder(folder: Path) -> None:
     """Remove the files of a run from its folder, and no others."""
-    for name in ("checkpoints", "plots", "videos", "export", "tracking"):
+    for name in ("checkpoints", "plots", "videos", "export", "tracking", "islands"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    files = ("config.yaml", "metrics.csv", "summary.json", "lineage.csv", "milestones.json", "note.txt")
+    files = (
+        "config.yaml",
+        "metrics.csv",
+        "summary.json",
+        "lineage.csv",
+        "milestones.json",
+        "note.txt",
+        "islands.csv",
+    )
     for name in (*files, DESCRIPTION, "events.out.*"):
         for path in folder.glob(name):
             path.unlink()

@@ -110,6 +110,10 @@ class TrainConfig:
         """Raise where settings that belong together do not fit."""
         if self.exchanges and self.learners < 2:
             raise ShoalError(f"an exchange needs at least 2 learners, not {self.learners}; use --learners N")
+        self.check_part()
+
+    def check_part(self) -> None:
+        """The same of some of a run's learners, which exchange with others elsewhere."""
         if self.algo.prox_coef and not any(map(mixes, self.exchanges)):
             raise ShoalError("prox_coef needs an exchange of parameters; add --exchange average")
         if self.algo.prox_coef and self.parts and not self.algo.learns <= self.parts:

@@ -62,7 +62,7 @@ def imported(path: str | None) -> Any:
 
 
 def make_exchange_for(
-    config: TrainConfig, learner: Learner, spec: EnvSpec, mesh: Mesh, group: int
+    config: TrainConfig, learner: Learner, spec: EnvSpec, mesh: Mesh | None, group: int
 ) -> Exchange:
     """The exchange of a run."""
     state = jax.eval_shape(learner.init, jax.random.key(0))

@@ -159,7 +159,7 @@ def make_parts(
     start: int,
 ) -> Parts:
     """Everything an iteration needs, built."""
-    config.check()
+    config.check() if exchange is None else config.check_part()
     warn_of_idle(config)
     recipe = recipe or make(config.env, **config.options)
     devices = mesh if isinstance(mesh, Mesh) else mesh_for(config, recipe.spec, mesh)
