@@ -62,8 +62,8 @@ def all_groups(config: TrainConfig) -> dict[str, Group]:
     found |= _groups_of(ExchangeConfig, "exchange", "How learners learn together.")
     about = "Evaluation while training, checkpoints to keep, a return to stop at."
     found["milestones"] = Group(about, list(flags_of(Milestones)))
-    found["islands"] = Group("One run as several programs that meet.", list(flags_of(Islands)))
-    return found | run | {"devices": Group("Devices, processes, timing.", output[4:])}
+    devices = [*output[4:], *flags_of(Islands)]
+    return found | run | {"devices": Group("Devices, processes, islands, timing.", devices)}
 
 
 def _groups_of(cls: type, title: str, about: str) -> dict[str, Group]:
