@@ -8,13 +8,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from functools import cache
 from itertools import pairwise
-from numbers import Integral, Real
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from shoal.errors import ShoalError
 from shoal.foreign_names import explain
+from shoal.range_words import shown
+from shoal.ranges import without_ranges
+from shoal.schema import convert
 from shoal.setting_names import REMOVED, SHORT_NAMES
+
+LONGEST_NAME = 80
+"""Longer names of settings are not repeated in messages."""
 
 
 def long_name(name: str, known: Collection[str]) -> str:
@@ -28,15 +32,21 @@ def is_known(name: str, known: Collection[str]) -> bool:
 
 
 @cache
-def types(cls: type) -> dict[str, Any]:
-    """The type of every setting of a class, by dotted name, groups opened."""
+def hints(cls: type) -> dict[str, Any]:
+    """The type of every setting of a class with its range, by dotted name, groups opened."""
     found = {}
     for field, hint in _fields(cls):
         if is_dataclass(hint):
-            found |= {f"{field.name}.{name}": inner for name, inner in types(hint).items()}
+            found |= {f"{field.name}.{name}": inner for name, inner in hints(hint).items()}
         else:
             found[field.name] = hint
     return found
+
+
+@cache
+def types(cls: type) -> dict[str, Any]:
+    """The same without ranges."""
+    return {name: without_ranges(hint) for name, hint in hints(cls).items()}
 
 
 @cache
@@ -131,6 +141,8 @@ def unknown(name: str, known: Collection[str], spell: Callable[[str], str] = str
     """What to say of a name that no setting has; `spell` writes a name as it is typed."""
     if said := explain(name, spell):
         return ShoalError(said)
+    if not isinstance(name, str) or not name.isprintable() or len(name) > LONGEST_NAME:
+        return ShoalError(f"unknown setting {shown(name)}; shoal train ENV --help all lists them")
     short = [name for name, long in SHORT_NAMES.items() if long in known]
     near = difflib.get_close_matches(name, [*known, *short], n=1)
     return ShoalError(
@@ -143,12 +155,22 @@ def unknown(name: str, known: Collection[str], spell: Callable[[str], str] = str
 def build(cls: type, settings: Mapping[str, Any]) -> Any:
     """A configuration from dotted names; the defaults for what is not given."""
     defaults = {field.name: field for field in fields(cls)}
-    hints = types(cls)
-    given = nest({name: convert(name, value, hints[name]) for name, value in settings.items()})
+    known = hints(cls)
+    given = nest({name: convert(name, value, known[name]) for name, value in settings.items()})
     for name, value in given.items():
-        if name not in hints:
+        if name not in known:
             given[name] = replace(_default(defaults[name]), **value)
     return cls(**given)
+
+
+def read_record(cls: type, content: Any, path: Any) -> Any:
+    """What a file holds, as an instance of a class of settings; errors begin with the file's name."""
+    if not isinstance(content, Mapping):
+        raise ShoalError(f"{path}: it holds {shown(content)}, not a mapping from names to values")
+    try:
+        return build(cls, expand(content, hints(cls)))
+    except ShoalError as error:
+        raise ShoalError(f"{path}: {error}") from error
 
 
 def with_settings(config: Any, **settings: Any) -> Any:
@@ -162,78 +184,17 @@ def with_settings(config: Any, **settings: Any) -> Any:
     return build(type(config), flatten(config) | given)
 
 
-def convert(name: str, value: Any, hint: Any) -> Any:
-    """A value as files, keyword arguments and people write it, in the type of its setting."""
-    for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
-        fits, converted = _fit(value, option)
-        if fits:
-            return converted
-    raise ShoalError(f"{name} must be {_described(hint)}, not {value!r}")
-
-
-def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
-    """Whether a value fits a type, and the value in that type."""
-    if get_origin(hint) is Literal:
-        return value in get_args(hint), value
-    if get_origin(hint) is tuple:
-        items = list(value) if isinstance(value, list | tuple) else [value]
-        fitted = [_fit(item, get_args(hint)[0]) for item in items]
-        return all(fits for fits, _ in fitted), tuple(item for _, item in fitted)
-    if hint in (int, float) and isinstance(value, str):  # yaml reads 1e-3 as text
-        try:
-            value = float(value)
-        except ValueError:
-            return False, value
-    if hint is float:
-        fits = isinstance(value, Real) and not isinstance(value, bool)
-        return fits, float(value) if fits else value
-    if hint is int:
-        fits = isinstance(value, Integral | float) and not isinstance(value, bool) and value == value // 1
-        return fits, int(value) if fits else value
-    if hint in (bool, str, NoneType):
-        return isinstance(value, hint), value
-    return True, value
-
-
-def _described(hint: Any) -> str:
-    """A type in words.
-
-    >>> _described(float | Literal["dynamic"] | None)
-    'a number, dynamic or none'
-    """
-    if get_origin(hint) in (Union, UnionType):
-        *words, last = [_described(option) for option in get_args(hint)]
-        return f"{', '.join(words)} or {last}"
-    if get_origin(hint) is Literal:
-        choices = get_args(hint)
-        return str(choices[0]) if len(choices) == 1 else f"one of {', '.join(map(str, choices))}"
-    if get_origin(hint) is tuple:
-        plural = {int: "whole numbers", float: "numbers", str: "texts"}
-        return f"a list of {plural.get(get_args(hint)[0], 'values')}"
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "none"}
-    return names.get(hint, "a value")
-
-
-def check_choices(settings: Any, group: str = "") -> None:
-    """Raise where a setting that is one of several names is none of them."""
-    prefix = f"{group}." if group else ""
-    for name, hint in types(type(settings)).items():
-        if get_origin(hint) is Literal and "." not in name:
-            convert(prefix + name, getattr(settings, name), hint)
-
-
-def check_at_least(settings: Any, least: float, *names: str, group: str = "") -> None:
-    """Raise where a number is smaller than it may be."""
-    for name in names:
-        if (value := getattr(settings, name)) < least:
-            limit = "must not be negative, but is" if least == 0 else f"must be at least {least}, not"
-            raise ShoalError(f"{group}.{name} {limit} {value}" if group else f"{name} {limit} {value}")
+def check(settings: Any, group: str = "") -> None:
+    """Bring every setting of a new configuration into its type; raise where it is not in its range."""
+    for field, hint in _fields(type(settings)):
+        name = f"{group}.{field.name}" if group else field.name
+        object.__setattr__(settings, field.name, convert(name, getattr(settings, field.name), hint))
 
 
 @cache
 def _fields(cls: type) -> list[tuple[Field, Any]]:
-    hints = get_type_hints(cls)
-    return [(field, hints[field.name]) for field in fields(cls)]
+    found = get_type_hints(cls, include_extras=True)
+    return [(field, found[field.name]) for field in fields(cls)]
 
 
 def _default(field: Field) -> Any:

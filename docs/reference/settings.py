@@ -5,8 +5,9 @@ from typing import Any, Literal, get_args, get_origin
 
 from shoal import ExchangeConfig, TrainConfig
 from shoal.learners.registry import ALGORITHMS
+from shoal.range_words import describe, is_bounded
 from shoal.runs.milestones import Milestones
-from shoal.settings import flatten, helps, types
+from shoal.settings import flatten, helps, hints
 
 PAGE = Path(__file__).with_suffix(".md")
 INTRODUCTION = """\
@@ -31,11 +32,11 @@ def page() -> str:
 
 def section(title: str, config: Any) -> list[str]:
     """A table of the settings of a class, then one for each of its groups."""
-    texts, hints, groups = helps(type(config)), types(type(config)), {"": []}
+    texts, allowed, groups = helps(type(config)), hints(type(config)), {"": []}
     for name, value in flatten(config).items():
         if name not in ("env", "algo", "exchanges", "hyper_plan", "learner_hypers", "distinct_seeds"):
             groups.setdefault(name.rpartition(".")[0], []).append(
-                table_line(name, value, f"{texts[name]} {choices(hints[name])}".strip())
+                table_line(name, value, f"{texts[name]} {choices(allowed[name])}".strip())
             )
     lines = []
     for group, entries in groups.items():
@@ -52,7 +53,9 @@ def table_line(name: str, value: Any, text: str) -> str:
 
 
 def choices(hint: Any) -> str:
-    """The choices of a setting, in brackets; empty where any value is allowed."""
+    """The range or the choices of a setting, in brackets; empty where any value is allowed."""
+    if is_bounded(hint):
+        return f"({describe(hint)})"
     options = [hint, *get_args(hint)]
     names = [name for option in options if get_origin(option) is Literal for name in get_args(option)]
     return f"({', '.join(f'`{name}`' for name in names)})" if names else ""

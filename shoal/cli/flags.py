@@ -18,7 +18,7 @@ from shoal.runs.config import refuse_of_others
 from shoal.runs.milestones import Milestones
 from shoal.runs.naming import ROOT
 from shoal.setting_names import SHORT_NAMES
-from shoal.settings import helps, long_name, types, unknown
+from shoal.settings import helps, hints, long_name, types, unknown
 from shoal.training.config import TrainConfig
 
 NOT_FLAGS = {"env", "algo", "exchanges", "hyper_plan", "learner_hypers", "distinct_seeds"}
@@ -94,6 +94,7 @@ class Flag(NamedTuple):
 
     type: Any
     help: str
+    hint: Any = None  # the type with its range
 
 
 def flags_of(cls: type) -> dict[str, Flag]:
@@ -106,7 +107,7 @@ def flags_of(cls: type) -> dict[str, Flag]:
         "track": Words,
     }
     return {
-        name: Flag(given.get(name, hint), texts[name])
+        name: Flag(given.get(name, hint), texts[name], hints(cls)[name])
         for name, hint in types(cls).items()
         if cls is not TrainConfig or name not in NOT_FLAGS
     }

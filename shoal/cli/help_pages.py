@@ -14,6 +14,7 @@ from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.islands.options import Islands
 from shoal.learners.registry import name_of
+from shoal.range_words import describe, is_bounded
 from shoal.runs.milestones import Milestones
 from shoal.setting_names import SWITCHES
 from shoal.settings import helps
@@ -131,6 +132,13 @@ def _value(config: TrainConfig, name: str) -> str:
 
 
 def _choices(flag: Flag) -> str:
+    """What may be given, where it is one of several names or has a range.
+
+    >>> _choices(all_flags("ppo")["gamma"]), _choices(all_flags("ppo")["memory.kind"])
+    (' Allowed: a number from 0 to 1.', ' Choices: none, lstm, gru.')
+    """
+    if is_bounded(flag.hint):
+        return f" Allowed: {describe(flag.hint)}."
     options = [flag.type, *get_args(flag.type)]
     named = [str(choice) for hint in options if get_origin(hint) is Literal for choice in get_args(hint)]
     return f" Choices: {', '.join(named)}." if named else ""

@@ -1,5 +1,6 @@
 """From arguments to settings: flags override the file, the file the preset, the preset the defaults."""
 
+from textwrap import shorten
 from typing import Any
 
 from shoal.cli.flags import OPTIONS, Output, Start, read_flags, read_start, spell
@@ -8,9 +9,19 @@ from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.islands.options import Islands
 from shoal.runs.catalogue import find_run
-from shoal.runs.config import EXCHANGE, expanded, from_settings, read_settings, to_settings
+from shoal.runs.config import (
+    EXCHANGE,
+    algorithm_of,
+    errors_in,
+    expanded,
+    from_settings,
+    options_of,
+    read_settings,
+    to_settings,
+)
 from shoal.runs.milestones import Milestones
 from shoal.runs.presets import named_settings, preset_settings
+from shoal.schema import convert
 from shoal.settings import flatten, types
 from shoal.training.config import TrainConfig
 
@@ -62,7 +73,8 @@ def read_run(
 ) -> tuple[TrainConfig, tuple[Output, Milestones], Islands]:
     """The same and the run's islands, where the start of the settings is known."""
     own, preset = start_settings(env, start)
-    config = from_settings(own, preset)
+    with errors_in(start.config):
+        config = from_settings(own, preset)
     settings = to_settings(config)
     defaults = flag_defaults(config) | {"num_minibatches": UNSAID}
     flags = read_flags(settings["algo"], defaults, arguments)
@@ -83,7 +95,8 @@ def read_run(
 
 def start_config(env: str | None, start: Start) -> TrainConfig:
     """The configuration of the file, the run to follow, or the preset."""
-    return from_settings(*start_settings(env, start))
+    with errors_in(start.config):
+        return from_settings(*start_settings(env, start))
 
 
 def start_settings(env: str | None, start: Start) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -97,9 +110,10 @@ def start_settings(env: str | None, start: Start) -> tuple[dict[str, Any], dict[
         followed = to_settings(follow_best(find_run(start.follow)))
         said = followed | expanded(said, followed["algo"])
     env = env or said.get("env")
-    if env is not None:
-        env, _ = by_id(env, said.get("env_options") or {})
-    algo = start.algo or said.get("algo", "ppo")
+    with errors_in(start.config):
+        algo = start.algo or algorithm_of(said)
+        if env is not None:
+            env, _ = by_id(convert("env", env, str), options_of(said))
     if env is None:
         raise ShoalError("no environment is given; try shoal train CartPole-v1 (shoal envs lists them)")
     preset: dict[str, Any] = {}
@@ -131,4 +145,7 @@ def read_options(pairs: tuple[str, ...]) -> dict[str, Any]:
     split = [pair.partition("=") for pair in pairs]
     if any(not equals for _, equals, _ in split):
         raise ShoalError(f"--env-options takes pairs such as num_levels=200, not {' '.join(pairs)}")
-    return {name: yaml.safe_load(value) for name, _, value in split}
+    try:
+        return {name: yaml.safe_load(value) for name, _, value in split}
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ShoalError(f"--env-options {' '.join(pairs)}: {shorten(str(error), 200)}") from error

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+from annotated_types import Interval, MaxLen
 from jax.sharding import Mesh
 
 from shoal.errors import ShoalError
 from shoal.exchanges.exploration import Prior
-from shoal.settings import changed, check_at_least, check_choices
+from shoal.ranges import Count, NonNegative, Number, Positive, Share, Updates, ZeroToOne
+from shoal.settings import changed, check
 from shoal.types import EnvSpec, Learner
 
 
@@ -18,29 +20,28 @@ class ServerConfig:
 
     optimiser: Literal["none", "momentum", "adam"] = "none"
     """momentum is FedAvgM, adam is FedAdam; with none the server takes the average."""
-    lr: float | None = None
+    lr: Positive | None = None
     """The server's learning rate; 1 for momentum and 0.01 for adam unless given."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     """The server's momentum, or Adam's beta_1."""
 
     def __post_init__(self):
-        check_choices(self, "server")
-        if self.lr is not None and not self.lr > 0:
-            raise ShoalError(f"server.lr must be above 0, not {self.lr}")
+        check(self, "server")
 
 
 @dataclass(frozen=True)
 class PrivacyConfig:
     """Differential privacy: messages are clipped, and Gaussian noise is added to them."""
 
-    clip: float | None = None
+    clip: Positive | None = None
     """Bound on the L2 norm of the change that a learner sends; no clipping unless given."""
-    noise_multiplier: float = 0.0
+    noise_multiplier: NonNegative = 0.0
     """Standard deviation of the noise, in units of privacy.clip; needs privacy.clip."""
-    delta: float = 1e-5
+    delta: Annotated[float, Interval(gt=0, lt=1)] = 1e-5
     """The delta for which the privacy budget epsilon is reported."""
 
     def __post_init__(self):
+        check(self, "privacy")
         if self.noise_multiplier and self.clip is None:
             raise ShoalError("privacy.noise_multiplier needs privacy.clip, which is the unit of the noise")
 
@@ -52,13 +53,13 @@ class AttackConfig:
     kind: Literal["none", "sign-flip", "noise", "zero", "scale"] = "none"
     """What an attacker sends: its change times -strength (sign-flip) or strength (scale), its change plus
     noise, or zero."""
-    count: int = 0
+    count: Number = 0
     """The number of attackers: the last learners."""
     strength: float = 10.0
     """The factor of sign-flip and scale, or the standard deviation of the noise."""
 
     def __post_init__(self):
-        check_choices(self, "attack")
+        check(self, "attack")
         if self.kind != "none" and self.count < 1:
             raise ShoalError(f"attack {self.kind} needs attack.count, the number of attackers")
 
@@ -69,40 +70,37 @@ class CompressConfig:
 
     kind: Literal["none", "top-k", "int8"] = "none"
     """top-k sends the largest coordinates only; int8 sends one byte per coordinate."""
-    keep: float = 0.01
+    keep: Share = 0.01
     """The fraction of the coordinates that top-k sends."""
 
     def __post_init__(self):
-        check_choices(self, "compress")
+        check(self, "compress")
 
 
 @dataclass(frozen=True)
 class PopulationConfig:
     """Population-based training: which learners are replaced, when, and how hyperparameters change."""
 
-    fraction: float = 0.25
+    fraction: Share = 0.25
     """The fraction of the learners that is replaced; as many of the best are copied (truncation)."""
     middle: bool = False
     """Also change the hyperparameters of the learners that are neither replaced nor copied (truncation)."""
-    rivals: int = 2
+    rivals: Annotated[int, Interval(ge=1, le=1024)] = 2
     """The number of random learners that each learner is compared with (tournament)."""
-    resample: float = 0.25
+    resample: ZeroToOne = 0.25
     """The probability that a hyperparameter is drawn from its prior instead of perturbed."""
-    min_episodes: int = 20
+    min_episodes: Updates = 20
     """Episodes that a learner finishes after it was replaced before it is ranked again."""
-    warm_up: int = 0
+    warm_up: Annotated[int, Interval(ge=0, le=10**9)] = 0
     """Updates before the first selection."""
-    groups: int = 1
+    groups: Annotated[int, Interval(ge=1, le=4)] = 1
     """The number of groups, 1 to 4. Selection is within a group: in the first at every meeting, in the others
     at every 5th, 10th and 25th (MF-PBT)."""
-    migrate_every: int = 1
+    migrate_every: Updates = 1
     """Selections of a group between two migrations from other groups; needs population.groups."""
 
     def __post_init__(self):
-        check_at_least(self, 1, "min_episodes", "migrate_every", group="population")
-        check_at_least(self, 0, "warm_up", group="population")
-        if not 1 <= self.groups <= 4:
-            raise ShoalError(f"population.groups must be 1 to 4, not {self.groups}")
+        check(self, "population")
 
 
 @dataclass(frozen=True)
@@ -120,17 +118,17 @@ class ExchangeConfig:
     geometric-median (a server aggregates parameters); gossip (parameters are averaged with neighbours');
     neighbours (a penalty on the distance from neighbours' policies); truncation, winner, tournament
     (population-based training); or MODULE:FUNCTION, an exchange of your own."""
-    local_updates: int = 4
+    local_updates: Updates = 4
     """The number of updates between two exchanges."""
-    participation: float = 1.0
+    participation: Share = 1.0
     """The fraction of the learners that take part in an exchange, drawn anew each time."""
-    parts: tuple[str, ...] = ()
+    parts: Annotated[tuple[str, ...], MaxLen(64)] = ()
     """The parts of the network to exchange (ppo: actor, critic, encoder; td3: actor, critic, target_actor,
     target_critic); all if empty. critic:50 actor:100 exchanges the critic every 50 updates and the actor
     every 100."""
     topology: Literal["complete", "ring", "star", "torus", "random-regular", "pairs"] = "ring"
     """The communication graph (gossip, neighbours); pairs are random, drawn anew each time."""
-    degree: int = 4
+    degree: Count = 4
     """The number of neighbours of each learner (random-regular)."""
     comm_matrix: Any = None
     """A graph of your own instead of a topology: a JSON file such as {"comm_matrix": {"0": {"1": 100}}},
@@ -139,7 +137,7 @@ class ExchangeConfig:
     """Read each edge of comm_matrix in both directions."""
     weights: Literal["uniform", "samples", "returns"] = "uniform"
     """The weight of a learner in an average: the same for all, or by its samples or returns."""
-    bad: int | None = None
+    bad: Number | None = None
     """The number of Byzantine learners that a robust rule tolerates; unless given, a third of the learners,
     or as many as the rule can."""
     average_weights: bool = False
@@ -165,8 +163,7 @@ class ExchangeConfig:
     """Population-based training."""
 
     def __post_init__(self):
-        check_choices(self)
-        check_at_least(self, 1, "local_updates")
+        check(self)
         if self.comm_matrix is not None and self.topology != "ring":
             raise ShoalError(f"give topology {self.topology} or comm_matrix, not both: each is a graph")
         if self.share_moments and self.parts:

@@ -30,6 +30,11 @@ class Prior(NamedTuple):
     high: float
     choices: tuple[float, ...] = ()
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the largest number that it draws."""
+        return self.low, self.high
+
 
 def read_prior(text: str) -> Prior:
     """A prior from a line of text: its kind, then its two bounds or its choices.

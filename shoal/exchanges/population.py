@@ -1,7 +1,6 @@
 """Populations: the worst learners become copies of the best and change their hyperparameters."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -98,16 +97,12 @@ def follow_hyper_plan(plan: Sequence[tuple[int, Mapping[str, float]]]) -> Exchan
     return Exchange(lambda cohort: (ExchangeState((), jnp.int32(0)), planned(cohort, jnp.int32(0))), apply)
 
 
-def check_hyper_plan(plan: Any) -> list[str]:
-    """The hyperparameters that a plan sets; raises where it is not a plan."""
-    entries = plan if isinstance(plan, list | tuple) else []
-    pairs = [e for e in entries if isinstance(e, list | tuple) and len(e) == 2 and isinstance(e[1], dict)]
-    steps = [step for step, _ in pairs]
-    names = list(pairs[0][1]) if pairs else []
-    complete = pairs and len(pairs) == len(entries) and all(list(values) == names for _, values in pairs)
-    numbers = [*steps, *(x for _, values in pairs for x in values.values())]
-    real = all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers)
-    if not (complete and real and names) or steps[0] != 0 or steps != sorted(steps):
+def check_hyper_plan(plan: Sequence[tuple[int, Mapping[str, float]]]) -> list[str]:
+    """The hyperparameters that a plan sets; raises where its entries do not fit each other."""
+    steps = [step for step, _ in plan]
+    names = list(plan[0][1]) if plan else []
+    same = all(list(values) == names for _, values in plan)
+    if not names or not same or steps[0] != 0 or steps != sorted(steps):
         raise ShoalError(
             "hyper_plan is a list of [step, {name: number}], steps rising from 0, the same names each time"
         )

@@ -11,6 +11,9 @@ import numpy as np
 
 from shoal.errors import ShoalError
 
+MOST_LEARNERS = 2**14
+"""The most learners of a graph: its matrix has the square of that many entries."""
+
 
 def complete(n: int) -> np.ndarray:
     """Each learner has all others as neighbours.
@@ -221,6 +224,8 @@ def by_device(matrix: np.ndarray, num_devices: int) -> Edges:
 def _check_size(n: int) -> None:
     if n < 1:
         raise ShoalError(f"a graph needs at least 1 learner, not {n}")
+    if n > MOST_LEARNERS:
+        raise ShoalError(f"a graph of {n:,} learners is too large; at most {MOST_LEARNERS:,}")
 
 
 def _check_degree(n: int, degree: int) -> None:

@@ -6,11 +6,12 @@ y = r + gamma^n Q'(s', argmax_b Q(s', b))        critic: Huber's loss of Q(s, a)
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
+from annotated_types import Interval
 from jax import Array
 
 from shoal.errors import ShoalError
@@ -21,7 +22,8 @@ from shoal.learners.off_policy_config import OffPolicyConfig
 from shoal.learners.replay import ReplayBuffer, Transition
 from shoal.nets.single_head import VectorNetwork, make_vector_network
 from shoal.ops import losses, masks, peers, trees
-from shoal.settings import check_at_least
+from shoal.ranges import Count, Layers, NonNegative, Positive, Share, Steps, ZeroToOne
+from shoal.settings import check
 from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, Tree
 
 
@@ -29,18 +31,16 @@ from shoal.types import Discrete, EnvSpec, Learner, LearnerState, Rollout, Tree
 class DQNExplorationConfig:
     """The probability of a random action (epsilon-greedy)."""
 
-    initial: float = 1.0
+    initial: ZeroToOne = 1.0
     """Probability of a random action at the start."""
-    final: float = 0.05
+    final: ZeroToOne = 0.05
     """Probability of a random action at the end."""
-    fraction: float = 0.1
+    fraction: NonNegative = 0.1
     """Fraction of the run (of anneal_to, where it is given) over which the probability falls linearly from
     initial to final."""
 
     def __post_init__(self):
-        check_at_least(self, 0, "fraction", group="exploration")
-        if not 0 <= self.final <= 1 or not 0 <= self.initial <= 1:
-            raise ShoalError("exploration.initial and exploration.final must be between 0 and 1")
+        check(self, "exploration")
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,17 @@ class DQNConfig(OffPolicyConfig):
     False
     """
 
-    num_steps: int = 4
-    gradient_steps: int | None = 1
-    batch_size: int = 32
-    buffer_size: int = 100_000
-    learning_starts: int = 1_000
-    learning_rate: float = 1e-4
-    tau: float = 1.0
-    hidden: tuple[int, ...] = (64, 64)
+    num_steps: Count = 4
+    gradient_steps: Count | None = 1
+    batch_size: Count = 32
+    buffer_size: Annotated[int, Interval(ge=1, le=10**9)] = 100_000
+    learning_starts: Annotated[int, Interval(ge=0, le=10**12)] = 1_000
+    learning_rate: Positive = 1e-4
+    tau: Share = 1.0
+    hidden: Layers = (64, 64)
     double: bool = True
     """Double DQN: the network chooses the next action, the target network gives its value."""
-    target_every: int = 10_000
+    target_every: Steps = 10_000
     """Environment steps between updates of the target network."""
     exploration: DQNExplorationConfig = field(default_factory=DQNExplorationConfig)
 
@@ -70,10 +70,6 @@ class DQNConfig(OffPolicyConfig):
     """Hyperparameters that a population changes by default."""
     learns: ClassVar[frozenset[str]] = frozenset({"critic"})
     """The networks that learn, as exchanges name them."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_at_least(self, 1, "target_every")
 
 
 class Hypers(NamedTuple):

@@ -1,10 +1,12 @@
 """Settings that TD3, SAC and DQN share."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from shoal.errors import ShoalError
-from shoal.settings import check_at_least, check_choices
+from annotated_types import Interval
+
+from shoal.ranges import Bound, Count, Layers, NonNegative, Positive, Share, ZeroToOne
+from shoal.settings import check
 
 
 @dataclass(frozen=True)
@@ -17,53 +19,53 @@ class OffPolicyNetworkConfig:
     """Initialisation of the weights."""
 
     def __post_init__(self):
-        check_choices(self, "network")
+        check(self, "network")
 
 
 @dataclass(frozen=True)
 class OffPolicyPeersConfig:
     """The penalty on the distance to other learners' policies (exchange neighbours)."""
 
-    coef: float = 0.1
+    coef: NonNegative = 0.1
     """Weight of the squared distance to the neighbours' actions or values."""
 
     def __post_init__(self):
-        check_at_least(self, 0, "coef", group="peers")
+        check(self, "peers")
 
 
 @dataclass(frozen=True)
 class OffPolicyConfig:
     """Settings of a learner with a replay buffer; names are Stable-Baselines3's where it has one."""
 
-    num_envs: int = 1
+    num_envs: Count = 1
     """Environments per learner, stepped together."""
-    num_steps: int = 2
+    num_steps: Count = 2
     """Steps per environment between updates."""
-    gradient_steps: int | None = None
+    gradient_steps: Count | None = None
     """Critic updates per rollout; one for each environment step unless given."""
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions per gradient step."""
-    buffer_size: int = 1_000_000
+    buffer_size: Annotated[int, Interval(ge=1, le=10**9)] = 1_000_000
     """Transitions that the replay buffer holds."""
-    learning_starts: int = 10_000
+    learning_starts: Annotated[int, Interval(ge=0, le=10**12)] = 10_000
     """Environment steps at the start with uniformly random actions and no learning."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """The critics' step size."""
-    gamma: float = 0.99
+    gamma: ZeroToOne = 0.99
     """Discount."""
-    n_step: int = 1
+    n_step: Annotated[int, Interval(ge=1, le=10_000)] = 1
     """Rewards summed before the target network's value is added (n-step returns)."""
-    tau: float = 0.005
+    tau: Share = 0.005
     """Step of the target networks towards the networks (Polyak averaging)."""
     norm_obs: bool = False
     """Standardise observations, except images, by running statistics."""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Layers = (256, 256)
     """Sizes of the hidden layers."""
     activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "relu"
     """Activation between layers."""
-    clip_obs: float = 10.0
+    clip_obs: Bound = 10.0
     """Bound on standardised observations; without norm_obs it does nothing."""
-    prox_coef: float = 0.0
+    prox_coef: NonNegative = 0.0
     """Weight of the squared distance to the parameters last received (FedProx)."""
     optimiser: Literal["adam", "sgd"] = "adam"
     """The optimiser."""
@@ -106,12 +108,4 @@ class OffPolicyConfig:
         return self.rollout_size if self.gradient_steps is None else self.gradient_steps
 
     def __post_init__(self):
-        check_choices(self)
-        check_at_least(self, 1, "num_envs", "num_steps", "batch_size", "buffer_size", "n_step")
-        check_at_least(self, 0, "prox_coef")
-        if self.num_gradients < 1 or self.learning_starts < 0:
-            raise ShoalError("gradient_steps must be at least 1, and learning_starts not negative")
-        if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 < self.tau <= 1:
-            raise ShoalError(
-                "learning_rate must be positive, gamma between 0 and 1, tau above 0 and at most 1"
-            )
+        check(self)

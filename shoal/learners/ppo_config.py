@@ -1,8 +1,9 @@
 """PPO's settings, each with what it does, and which of them are data."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+from annotated_types import Interval, MaxLen
 from jax import Array
 
 from shoal.errors import ShoalError
@@ -18,7 +19,8 @@ from shoal.learners.ppo_groups import (
 )
 from shoal.learners.sequences import check_division
 from shoal.learners.team_config import TeamConfig
-from shoal.settings import check_at_least, check_choices, get
+from shoal.ranges import Bound, Count, Layers, NonNegative, Positive, ZeroToOne
+from shoal.settings import check, get
 
 ANNEALED = {
     "learning_rate": "anneal_lr",
@@ -75,32 +77,32 @@ class PPOConfig:
     512
     """
 
-    num_envs: int = 4
+    num_envs: Count = 4
     """Environments per learner, stepped together."""
-    num_steps: int = 128
+    num_steps: Count = 128
     """Steps per environment between updates."""
-    num_minibatches: int = 4
+    num_minibatches: Count = 4
     """Minibatches per epoch; must divide num_envs * num_steps, or num_envs for a recurrent policy. Unless
     given, the largest number that does, up to the preset's."""
-    update_epochs: int = 4
+    update_epochs: Annotated[int, Interval(ge=1, le=10_000)] = 4
     """Epochs: passes over each rollout."""
-    learning_rate: float = 2.5e-4
+    learning_rate: Positive = 2.5e-4
     """Adam's step size."""
     anneal_lr: bool = True
     """Let the learning rate fall linearly to 0 over the run."""
-    gamma: float = 0.99
+    gamma: ZeroToOne = 0.99
     """Discount."""
-    gae_lambda: float = 0.95
+    gae_lambda: ZeroToOne = 0.95
     """Lambda of generalised advantage estimation: 0 is one step, 1 the whole episode."""
-    clip_coef: float = 0.2
+    clip_coef: NonNegative = 0.2
     """Clipping range of the probability ratio."""
-    ent_coef: float = 0.01
+    ent_coef: NonNegative = 0.01
     """Weight of the entropy bonus."""
     norm_obs: bool = False
     """Standardise observations, except images, by running statistics."""
     norm_reward: bool = False
     """Divide rewards by the running standard deviation of discounted returns."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Layers = (64, 64)
     """Sizes of the hidden layers."""
     activation: Literal["tanh", "relu", "leaky_relu", "elu", "silu"] = "tanh"
     """Activation between layers."""
@@ -113,13 +115,13 @@ class PPOConfig:
     """Let ent_coef fall linearly to 0 over the run."""
     norm_adv: Literal["minibatch", "batch", "none"] = "minibatch"
     """Which samples advantages are standardised over."""
-    vf_coef: float = 0.5
+    vf_coef: NonNegative = 0.5
     """Weight of the value loss."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Bound = 0.5
     """Largest global norm of a gradient."""
-    prox_coef: float = 0.0
+    prox_coef: NonNegative = 0.0
     """Weight of the squared distance to the parameters last received (FedProx)."""
-    schedules: tuple[str, ...] = ()
+    schedules: Annotated[tuple[str, ...], MaxLen(64)] = ()
     """Hyperparameters that change over the run: NAME=SHAPE(END, N steps), or N iterations, or without N over
     the whole run, e.g. "learning_rate=linear(1e-4, 200 iterations)". The shapes are linear, log and step."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -203,11 +205,7 @@ class PPOConfig:
         return self.memory.kind != "none"
 
     def __post_init__(self):
-        check_choices(self)
-        check_at_least(self, 1, "num_envs", "num_steps", "num_minibatches", "update_epochs")
-        check_at_least(self, 0, "prox_coef")
-        if self.learning_rate <= 0 or not 0 <= self.gamma <= 1 or not 0 <= self.gae_lambda <= 1:
-            raise ShoalError("learning_rate must be positive, gamma and gae_lambda between 0 and 1")
+        check(self)
         check_unique(self.plan, self.annealed)
         if idle := [schedule.name for schedule in self.plan if schedule.name in self.idle]:
             raise ShoalError(f"{idle[0]} has a schedule but no effect without {self.idle[idle[0]]}")

@@ -1,10 +1,23 @@
 """Groups of PPO's settings."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Interval, Len, MaxLen
 
 from shoal.errors import ShoalError
-from shoal.settings import check_at_least, check_choices
+from shoal.ranges import (
+    Bound,
+    Count,
+    Layers,
+    MayBeInfinite,
+    NonNegative,
+    Positive,
+    Unbounded,
+    Width,
+    ZeroToOne,
+)
+from shoal.settings import check
 
 
 def check_bounds(settings: Any, group: str, upper: str, lower: str) -> None:
@@ -22,28 +35,25 @@ class NetworkConfig:
 
     images: Literal["nature", "impala", "mlp"] = "nature"
     """The encoder of images. Vectors have none: they go to the hidden layers."""
-    critic_hidden: tuple[int, ...] | None = None
+    critic_hidden: Layers | None = None
     """Sizes of the critic's hidden layers; `hidden` unless given."""
     init: Literal["orthogonal", "xavier"] = "orthogonal"
     """Initialisation of the weights; that of the output layers is always orthogonal."""
-    init_log_std: float = 0.0
+    init_log_std: Annotated[float, Interval(ge=-20, le=20)] = 0.0
     """Initial logarithm of the standard deviation of continuous actions."""
-    split_start: int | None = None
+    split_start: Count | None = None
     """Split an observation after this many numbers; each part has layers of its own before the others."""
-    split_keys: tuple[str, ...] = ()
+    split_keys: Annotated[tuple[str, ...], MaxLen(64)] = ()
     """Split named observations: the names of those that make the first part."""
-    split_hidden: tuple[int, ...] = (64, 64)
+    split_hidden: Annotated[tuple[Width, ...], Len(1, 64)] = (64, 64)
     """Sizes of each part's own layers; their outputs are concatenated."""
-    grad_accumulation: int = 1
+    grad_accumulation: Count = 1
     """Compute each minibatch's gradient in this many parts, to save memory."""
 
     def __post_init__(self):
-        check_choices(self, "network")
-        check_at_least(self, 1, "grad_accumulation", group="network")
+        check(self, "network")
         if self.split_start is not None and self.split_keys:
             raise ShoalError("give network.split_start or network.split_keys, not both")
-        if not self.split_hidden:
-            raise ShoalError("network.split_hidden must have at least one layer, e.g. 64 64")
 
 
 @dataclass(frozen=True)
@@ -52,12 +62,11 @@ class MemoryConfig:
 
     kind: Literal["none", "lstm", "gru"] = "none"
     """The recurrent cores of actor and critic, after the hidden layers."""
-    size: int = 64
+    size: Width = 64
     """Size of the core's state (an lstm has two states)."""
 
     def __post_init__(self):
-        check_choices(self, "memory")
-        check_at_least(self, 1, "size", group="memory")
+        check(self, "memory")
 
 
 @dataclass(frozen=True)
@@ -66,37 +75,37 @@ class CuriosityConfig:
 
     enabled: bool = False
     """Add the prediction errors of a learned model of the environment to the rewards."""
-    coef: float = 1.0
+    coef: NonNegative = 1.0
     """Weight of the bonus."""
-    extrinsic_coef: float = 1.0
+    extrinsic_coef: NonNegative = 1.0
     """Weight of the environment's own rewards."""
-    scale: float = 0.01
+    scale: NonNegative = 0.01
     """The bonus is this times half the model's squared error."""
-    beta: float = 0.8
+    beta: ZeroToOne = 0.8
     """Share of the inverse model, which predicts the action, in the model's loss; the rest is the forward
     model's."""
-    size: int = 128
+    size: Width = 128
     """Number of features of an observation, and size of the model's hidden layers."""
-    learning_rate: float = 3e-4
+    learning_rate: Positive = 3e-4
     """Step size of the model's Adam."""
 
     def __post_init__(self):
-        check_at_least(self, 1, "size", group="curiosity")
-        check_at_least(self, 0, "coef", "extrinsic_coef", "scale", group="curiosity")
-        if self.learning_rate <= 0 or not 0 <= self.beta <= 1:
-            raise ShoalError("curiosity.learning_rate must be positive, curiosity.beta between 0 and 1")
+        check(self, "curiosity")
 
 
 @dataclass(frozen=True)
 class KLConfig:
     """Limits on how far the policy moves per update, by the KL divergence."""
 
-    limit: float | None = None
+    limit: Annotated[float, Ge(0), MayBeInfinite()] | None = None
     """Skip the remaining epochs once an epoch's mean KL exceeds this (target_kl)."""
-    coef: float = 1.0
+    coef: NonNegative = 1.0
     """Initial weight of the KL penalty (objectives kl and mdpo)."""
-    goal: float = 0.01
+    goal: NonNegative = 0.01
     """The KL per update that the weight of the penalty adapts to (objective kl)."""
+
+    def __post_init__(self):
+        check(self, "kl")
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,7 @@ class ValueConfig:
 
     loss: Literal["squared", "huber"] = "squared"
     """The loss of the critic's error: its square, or Huber's, which is linear beyond huber_delta."""
-    huber_delta: float = 10.0
+    huber_delta: Positive = 10.0
     """The error beyond which the loss huber is linear."""
     clip: bool = False
     """Clip the value to within clip_coef of its old value. Off by default: with large returns the critic
@@ -114,14 +123,14 @@ class ValueConfig:
     """Standardise the critic's targets by running statistics."""
     recalculate: bool = False
     """Recompute values, advantages and targets at the start of every epoch after the first."""
-    bootstrap_clip: float | Literal["dynamic"] | None = None
+    bootstrap_clip: Unbounded | Literal["dynamic"] | None = None
     """The critic's targets become rewards to go, plus, where the rollout or the episode is cut off, a value
     of at most this; dynamic: a value between the least and the largest reward so far."""
-    bootstrap_floor: float | None = None
+    bootstrap_floor: Unbounded | None = None
     """Lower bound of that value; -bootstrap_clip unless given."""
-    epochs: int | None = None
+    epochs: Annotated[int, Interval(ge=1, le=10_000)] | None = None
     """Epochs of the critic, at least update_epochs; those beyond change its own layers alone."""
-    learning_rate: float | None = None
+    learning_rate: Positive | None = None
     """The step size of the critic's own layers; learning_rate unless given. anneal_lr lets both fall."""
 
     @property
@@ -135,13 +144,7 @@ class ValueConfig:
         return self.bootstrap_clip is not None or self.bootstrap_floor is not None
 
     def __post_init__(self):
-        check_choices(self, "value")
-        if self.learning_rate is not None and self.learning_rate <= 0:
-            raise ShoalError(f"value.learning_rate must be above 0, not {self.learning_rate}")
-        if self.huber_delta <= 0:
-            raise ShoalError(f"value.huber_delta must be above 0, not {self.huber_delta}")
-        if isinstance(self.bootstrap_clip, str) and self.bootstrap_clip != "dynamic":
-            raise ShoalError(f"value.bootstrap_clip must be a number or dynamic, not {self.bootstrap_clip!r}")
+        check(self, "value")
         if self.bootstrap_clip == "dynamic" and self.bootstrap_floor is not None:
             raise ShoalError(
                 "value.bootstrap_clip dynamic has its own lower bound: leave out bootstrap_floor"
@@ -153,28 +156,27 @@ class ValueConfig:
 class InputsConfig:
     """Bounds on observations and rewards that the learner sees; augmentation of observations."""
 
-    clip_obs: float = 10.0
+    clip_obs: Bound = 10.0
     """Bound on standardised observations; without norm_obs it does nothing."""
-    reward_scale: float = 1.0
+    reward_scale: Positive = 1.0
     """The learner sees rewards times this; scores stay raw."""
-    clip_reward: float | None = None
+    clip_reward: Unbounded | None = None
     """Bound on rewards that the learner sees, after scaling; scores stay raw."""
-    reward_floor: float | None = None
+    reward_floor: Unbounded | None = None
     """Lower bound of these rewards; -clip_reward unless given."""
     augment: bool = False
     """Learn also from the variants of observations that the environment offers (augmentation)."""
 
     def __post_init__(self):
+        check(self, "inputs")
         check_bounds(self, "inputs", "clip_reward", "reward_floor")
-        if self.reward_scale <= 0:
-            raise ShoalError(f"inputs.reward_scale must be above 0, not {self.reward_scale}")
 
 
 @dataclass(frozen=True)
 class PeersConfig:
     """The penalty on the distance to other learners' policies (exchange neighbours)."""
 
-    coef: float = 0.1
+    coef: NonNegative = 0.1
     """Weight of the KL divergence to the neighbours' policies."""
     direction: Literal["forward", "reverse"] = "forward"
     """forward: KL(theirs || own); reverse: KL(own || theirs)."""
@@ -182,5 +184,4 @@ class PeersConfig:
     """For several neighbours: a weighted sum of KLs, or one KL to their mixture."""
 
     def __post_init__(self):
-        check_choices(self, "peers")
-        check_at_least(self, 0, "coef", group="peers")
+        check(self, "peers")

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shoal.errors import ShoalError
 from shoal.learners import gradients, off_policy, replay, twin_critics
 from shoal.learners.bounded_actions import find_free, to_bounds, zero_fixed
 from shoal.learners.context import ALONE, LearnerContext
@@ -26,7 +25,8 @@ from shoal.learners.off_policy_config import OffPolicyConfig
 from shoal.learners.replay import ReplayBuffer, Transition
 from shoal.learners.twin_critics import Critics, anchor_distance, update_actor, update_critics
 from shoal.nets.single_head import VectorNetwork, make_vector_network
-from shoal.settings import check_choices, get
+from shoal.ranges import NonNegative, Positive, Share
+from shoal.settings import check
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
 LOG_STD = (-20.0, 2.0)
@@ -39,13 +39,11 @@ class SACExplorationConfig:
 
     kind: Literal["gaussian", "ou"] = "gaussian"
     """Independent noise, or noise correlated in time (Ornstein-Uhlenbeck)."""
-    theta: float = 0.15
+    theta: Share = 0.15
     """Rate at which correlated noise decays per step (ou)."""
 
     def __post_init__(self):
-        check_choices(self, "exploration")
-        if not 0 < self.theta <= 1:
-            raise ShoalError(f"exploration.theta must be above 0 and at most 1, not {self.theta}")
+        check(self, "exploration")
 
 
 @dataclass(frozen=True)
@@ -57,15 +55,15 @@ class SACConfig(OffPolicyConfig):
     0.99
     """
 
-    learning_rate: float = 3e-4
+    learning_rate: Positive = 3e-4
     """The critics' step size."""
-    actor_learning_rate: float | None = None
+    actor_learning_rate: Positive | None = None
     """The actor's step size; unless given it equals learning_rate at all times."""
-    alpha: float | None = None
+    alpha: NonNegative | None = None
     """The temperature, the weight of the entropy; learned unless given."""
-    initial_alpha: float = 1.0
+    initial_alpha: Positive = 1.0
     """Initial value of a learned temperature."""
-    alpha_learning_rate: float | None = None
+    alpha_learning_rate: Positive | None = None
     """Step size of the temperature's logarithm; unless given it equals learning_rate at all times."""
     target_entropy: float | None = None
     """The entropy, in nats per action, that a learned temperature aims at; unless given, minus the dimension
@@ -92,14 +90,6 @@ class SACConfig(OffPolicyConfig):
         if self.alpha is not None or self.alpha_learning_rate is None:
             idle |= {"alpha_learning_rate": "a learned temperature, and an alpha_learning_rate to begin with"}
         return idle
-
-    def __post_init__(self):
-        super().__post_init__()
-        for name in ("actor_learning_rate", "alpha_learning_rate", "initial_alpha"):
-            if (number := get(self, name)) is not None and number <= 0:
-                raise ShoalError(f"{name} must be positive, not {number}")
-        if self.alpha is not None and self.alpha < 0:
-            raise ShoalError(f"alpha must not be negative, but is {self.alpha}")
 
 
 class Hypers(NamedTuple):

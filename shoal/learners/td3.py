@@ -8,13 +8,13 @@ Actions are between -1 and 1 in here, whatever the environment's bounds; noise i
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from annotated_types import Ge
 from jax import Array
 
-from shoal.errors import ShoalError
 from shoal.learners import gradients, off_policy, replay, twin_critics
 from shoal.learners.bounded_actions import to_bounds, zero_fixed
 from shoal.learners.context import ALONE, LearnerContext
@@ -24,7 +24,8 @@ from shoal.learners.replay import ReplayBuffer, Transition
 from shoal.learners.twin_critics import Critics, anchor_distance, update_actor, update_critics
 from shoal.nets.single_head import VectorNetwork, make_vector_network
 from shoal.ops import trees
-from shoal.settings import check_at_least, check_choices
+from shoal.ranges import MayBeInfinite, NonNegative, Positive, Share, Updates
+from shoal.settings import check
 from shoal.types import EnvSpec, Learner, LearnerState, Rollout, Tree
 
 UNROLL = 4
@@ -37,29 +38,26 @@ class TD3ExplorationConfig:
 
     kind: Literal["gaussian", "ou"] = "gaussian"
     """Independent noise, or noise correlated in time (Ornstein-Uhlenbeck)."""
-    noise: float = 0.1
+    noise: NonNegative = 0.1
     """Standard deviation of the noise; actions are between -1 and 1."""
-    theta: float = 0.15
+    theta: Share = 0.15
     """Rate at which correlated noise decays per step (ou)."""
 
     def __post_init__(self):
-        check_choices(self, "exploration")
-        check_at_least(self, 0, "noise", group="exploration")
-        if not 0 < self.theta <= 1:
-            raise ShoalError(f"exploration.theta must be above 0 and at most 1, not {self.theta}")
+        check(self, "exploration")
 
 
 @dataclass(frozen=True)
 class TargetNoiseConfig:
     """Noise on the target network's actions."""
 
-    noise: float = 0.2
+    noise: NonNegative = 0.2
     """Standard deviation of the noise."""
-    clip: float = 0.5
+    clip: Annotated[float, Ge(0), MayBeInfinite()] = 0.5
     """Bound on the noise."""
 
     def __post_init__(self):
-        check_at_least(self, 0, "noise", "clip", group="target")
+        check(self, "target")
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,9 @@ class TD3Config(OffPolicyConfig):
     0.99
     """
 
-    actor_learning_rate: float | None = None
+    actor_learning_rate: Positive | None = None
     """The actor's step size; unless given it equals learning_rate at all times."""
-    policy_delay: int = 2
+    policy_delay: Updates = 2
     """Critic updates per update of the actor and the target networks."""
     prox_form: Literal["parameters", "outputs"] = "parameters"
     """What prox_coef measures the distance of: parameters, or actions and values."""
@@ -91,12 +89,6 @@ class TD3Config(OffPolicyConfig):
         if self.actor_learning_rate is not None:
             return super().idle
         return super().idle | {"actor_learning_rate": "an actor_learning_rate to begin with"}
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_at_least(self, 1, "policy_delay")
-        if self.actor_learning_rate is not None and self.actor_learning_rate <= 0:
-            raise ShoalError("actor_learning_rate must be positive")
 
 
 class Hypers(NamedTuple):

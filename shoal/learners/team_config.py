@@ -1,10 +1,13 @@
 """Settings of environments with several agents."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Interval, MaxLen
 
 from shoal.errors import ShoalError
-from shoal.settings import check_at_least, check_choices
+from shoal.ranges import Number, Updates
+from shoal.settings import check
 from shoal.types import EnvSpec
 
 
@@ -22,19 +25,17 @@ class TeamConfig:
     """Add each agent's number, one-hot, to its observation."""
     team_reward: bool = False
     """Give every agent the sum of its team's rewards."""
-    freeze: tuple[int, ...] = ()
+    freeze: Annotated[tuple[Number, ...], MaxLen(1024)] = ()
     """Policies, by number, that act and never learn."""
-    freeze_every: int = 0
+    freeze_every: Annotated[int, Interval(ge=0, le=10**9)] = 0
     """Updates for which one policy at a time learns, in turn; 0 lets all learn."""
-    past_selves: int = 0
+    past_selves: Annotated[int, Interval(ge=0, le=10_000)] = 0
     """Earlier versions of each policy that are kept as opponents, in half of the environments."""
-    snapshot_every: int = 50
+    snapshot_every: Updates = 50
     """Updates between two versions that are kept."""
 
     def __post_init__(self):
-        check_choices(self, "team")
-        check_at_least(self, 0, "freeze_every", "past_selves", group="team")
-        check_at_least(self, 1, "snapshot_every", group="team")
+        check(self, "team")
 
 
 def mapping(config: TeamConfig, spec: EnvSpec) -> dict[str, tuple[int, ...]]:

@@ -1,11 +1,14 @@
 """A run's settings as mappings and as a yaml file, and the differences of two runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+from annotated_types import MaxLen
 
 import shoal.settings as groups
 from shoal.envs.procgen import by_id
@@ -14,12 +17,18 @@ from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import check_exchange
 from shoal.foreign_names import CALLED, INSTEAD
 from shoal.learners.registry import ALGORITHMS, name_of
+from shoal.range_words import shown
+from shoal.ranges import Count
 from shoal.runs.files import disk_errors, read_json, write_text
+from shoal.schema import convert, fit, is_plain
 from shoal.training.config import AlgorithmConfig, TrainConfig
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 RUN = groups.types(TrainConfig).keys() - {"algo", "exchanges"}
 EXCHANGE = groups.types(ExchangeConfig).keys()
+MOST_EXCHANGES = 64
+Listed: TypeAlias = Annotated[tuple[dict, ...], MaxLen(MOST_EXCHANGES)]
+"""Several exchanges as a file lists them."""
 NOT_DECIDING = ("steps", "anneal_to", "reports", "env_timeout")
 """Settings of a run that may change when it resumes."""
 
@@ -35,14 +44,13 @@ def from_settings(settings: Mapping[str, Any], start: Mapping[str, Any] = NOTHIN
     >>> from_settings({"env": "CartPole-v1", "memory": "gru"}, {"num_envs": 6}).algo.num_minibatches
     3
     """
-    name = settings.get("algo", "ppo")
+    name = algorithm_of(settings)
     own = expanded(settings, name)
     given = expanded(start, name) | own
     if "env" not in given:
         raise ShoalError("the settings have no environment; add one, such as env: CartPole-v1")
-    given["env"], given["env_options"] = by_id(given["env"], given.get("env_options", {}))
-    if isinstance(given.get("env_params"), str | Path):
-        given["env_params"] = read_json(given["env_params"])
+    given["env"], given["env_options"] = by_id(convert("env", given["env"], str), options_of(given))
+    given |= read_tables(given, "env_params")
     pick = lambda names: {key: value for key, value in given.items() if key in names}
     algo = ALGORITHMS[name].config
     learner = _algorithm(algo, pick(groups.types(algo)), chosen="num_minibatches" in own)
@@ -57,7 +65,7 @@ def with_seeds(config: TrainConfig, seeds: Any) -> TrainConfig:
     >>> with_seeds(TrainConfig("CartPole-v1"), 5).learners
     5
     """
-    number = groups.convert("seeds", seeds, int)
+    number = convert("seeds", seeds, Count)
     others = {"learners": config.learners not in (1, number), "exchange": config.exchanges}
     others |= {"evolve": config.evolve, "env_spread": config.env_spread, "env_params": config.env_params}
     if beside := [name for name, given in others.items() if given]:
@@ -72,15 +80,33 @@ def _algorithm(cls: type, settings: dict[str, Any], chosen: bool) -> AlgorithmCo
     """The learner's settings; unless minibatches are `chosen`, as many as divide the samples."""
     if chosen or "num_minibatches" not in groups.types(cls):
         return groups.build(cls, settings)
-    most = settings.get("num_minibatches", cls.num_minibatches)
+    most = convert("num_minibatches", settings.get("num_minibatches", cls.num_minibatches), Count)
     whole = groups.build(cls, settings | {"num_minibatches": 1})
     return replace(whole, num_minibatches=whole.most_minibatches(most))
 
 
+def algorithm_of(settings: Mapping[str, Any]) -> str:
+    """The name of the algorithm that settings choose."""
+    name = settings.get("algo", "ppo")
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        raise ShoalError(f"unknown algorithm {shown(name)}; choose from {', '.join(ALGORITHMS)}")
+    return name
+
+
+def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the environment that settings give."""
+    return convert("env_options", settings.get("env_options") or {}, groups.hints(TrainConfig)["env_options"])
+
+
+def read_tables(settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The content of JSON files that settings name."""
+    files = {name: settings[name] for name in names if isinstance(settings.get(name), str | Path)}
+    return {name: read_json(convert(name, str(path), str)) for name, path in files.items()}
+
+
 def expanded(settings: Mapping[str, Any], algo: str) -> dict[str, Any]:
     """The settings by dotted name; a name that this algorithm and the exchanges do not have is refused."""
-    if algo not in ALGORITHMS:
-        raise ShoalError(f"unknown algorithm {algo!r}; choose from {', '.join(ALGORITHMS)}")
+    algo = algorithm_of({"algo": algo})
     known = {"algo", "seeds", *RUN, *groups.types(ALGORITHMS[algo].config), *EXCHANGE}
     for name in settings:
         if not groups.is_known(name, known):
@@ -104,11 +130,14 @@ def read_exchanges(settings: dict[str, Any]) -> tuple[ExchangeConfig, ...]:
         one = _exchange(settings)
         check_exchange(one)
         return () if one.exchange == "none" else (one,)
-    if not isinstance(several, list | tuple) or not all(isinstance(item, dict) for item in several):
-        raise ShoalError(f"exchange must be a name, or a list with an `exchange: NAME` each, not {several!r}")
+    if not fit(several, Listed)[0]:
+        raise ShoalError(
+            f"exchange must be a name, or a list of at most {MOST_EXCHANGES} with an `exchange: NAME` each, "
+            f"not {shown(several)}"
+        )
     if beside := settings.keys() - {"exchange"}:
         raise ShoalError(f"{', '.join(sorted(beside))} must be inside one of the exchanges in the list")
-    listed = tuple(_exchange(item) for item in several)
+    listed = tuple(_listed(number, item) for number, item in enumerate(several, 1))
     if any(one.exchange == "none" for one in listed):
         raise ShoalError("an exchange in the list has no name; add one, such as `exchange: average`")
     return listed
@@ -116,9 +145,15 @@ def read_exchanges(settings: dict[str, Any]) -> tuple[ExchangeConfig, ...]:
 
 def _exchange(settings: Mapping[str, Any]) -> ExchangeConfig:
     given = groups.expand(settings, EXCHANGE)
-    if isinstance(given.get("comm_matrix"), str | Path):
-        given["comm_matrix"] = read_json(given["comm_matrix"])
-    return groups.build(ExchangeConfig, given)
+    return groups.build(ExchangeConfig, given | read_tables(given, "comm_matrix"))
+
+
+def _listed(number: int, settings: Mapping[str, Any]) -> ExchangeConfig:
+    """An exchange in a list; errors say which."""
+    try:
+        return _exchange(settings)
+    except ShoalError as error:
+        raise ShoalError(f"exchange {number} of the list: {error}") from error
 
 
 def to_settings(config: TrainConfig) -> dict[str, Any]:
@@ -160,14 +195,34 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not Path(path).is_file():
         raise ShoalError(f"{path} is not there; a run's folder holds config.yaml and checkpoints/")
     with disk_errors("read", Path(path)):
-        text = Path(path).read_text(encoding="utf-8")
+        content = Path(path).read_bytes()
     try:
-        settings = parse_yaml(text)
-    except yaml.YAMLError as error:
-        raise ShoalError(f"{path} is not yaml: {' '.join(str(error).split())}") from error
+        settings = parse_yaml(content.decode("utf-8-sig"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ShoalError(f"{path} is not yaml: {shorten(str(error), 200)}") from error
     if not isinstance(settings, dict):
         raise ShoalError(f"{path} holds no settings; each line should be `name: value`")
+    if not is_plain(settings):
+        raise ShoalError(f"{path} holds more than settings: it is too large, too deep, or contains itself")
     return settings
+
+
+def load_config(path: Path) -> TrainConfig:
+    """The configuration in a yaml file; errors begin with the file's name."""
+    settings = read_settings(path)
+    with errors_in(path):
+        return from_settings(settings)
+
+
+@contextmanager
+def errors_in(path: Path | None) -> Iterator[None]:
+    """Mistakes found in the block are in this file, where there is one: they begin with its name."""
+    try:
+        yield
+    except ShoalError as error:
+        if path is None or str(error).startswith(str(path)):
+            raise
+        raise type(error)(f"{path}: {error}") from error
 
 
 def parse_yaml(text: str) -> Any:

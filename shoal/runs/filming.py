@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from shoal.runs.checkpoint import path_of
-from shoal.runs.config import from_settings, read_settings
+from shoal.runs.config import load_config
 from shoal.runs.files import disk_errors
 from shoal.runs.films import play
 from shoal.runs.learners import find_parts
@@ -103,7 +103,7 @@ def start(run: Path, videos: Path) -> subprocess.Popen:
 
 def film(run: Path, videos: Path) -> Path:
     """Write a film of the best learner of a run."""
-    parts = find_parts(run, from_settings(read_settings(run / "config.yaml")))
+    parts = find_parts(run, load_config(run / "config.yaml"))
     played = play(run, parts, steps=MOST_STEPS)
     path = videos / f"step_{played.step:09d}_learner_{played.learner}.mp4"
     return write_video(played.frames, path, FPS)

@@ -60,12 +60,14 @@ class Run:
     @cached_property
     def config(self) -> "TrainConfig":
         """Its settings."""
-        from shoal.runs.config import from_settings, read_settings
+        from shoal.runs.config import errors_in, from_settings, read_settings
         from shoal.runs.own import find_exchange_again
 
-        settings = read_settings(self.folder / "config.yaml")
+        path = self.folder / "config.yaml"
+        settings = read_settings(path)
         find_exchange_again(self.folder, settings.get("exchange"), self._own.exchange)
-        return from_settings(settings)
+        with errors_in(path):
+            return from_settings(settings)
 
     @cached_property
     def parts(self) -> "RunParts":

@@ -3,11 +3,17 @@
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+from annotated_types import Interval
 
 from shoal.errors import ShoalError
+from shoal.ranges import Count
 from shoal.runs.files import read_json, write_text
-from shoal.settings import check_at_least
+from shoal.settings import check, read_record
+
+Every: TypeAlias = Annotated[int, Interval(ge=0, le=10**12)]
+"""Steps between two of something; 0 is never."""
 
 
 @dataclass(frozen=True)
@@ -18,29 +24,23 @@ class Milestones:
     Milestones(eval_every=10000, eval_episodes=None, save_every=50000, stop_at=None, film_every=None)
     """
 
-    eval_every: int | None = None
+    eval_every: Every | None = None
     """Evaluate the learners after every so many steps, and at the end; 0 is never. Unless given, as in the
     run's last command."""
-    eval_episodes: int | None = None
+    eval_episodes: Count | None = None
     """Greedy episodes of each learner in an evaluation. Unless given, as in the run's last command, or 10."""
-    save_every: int | None = None
+    save_every: Every | None = None
     """Keep a checkpoint after every so many steps, and at the end; 0 is never. Unless given, as in the run's
     last command."""
     stop_at: float | None = None
     """Stop when the learners' mean return reaches this: in an evaluation with --eval-every, else over the
     last 100 episodes. It holds for this command alone."""
-    film_every: int | None = None
+    film_every: Every | None = None
     """Film an episode of the best learner after every so many steps, and at the end; 0 is never. Unless
     given, as in the run's last command."""
 
     def __post_init__(self):
-        if self.eval_every is not None:
-            check_at_least(self, 0, "eval_every")
-        if self.eval_episodes is not None:
-            check_at_least(self, 1, "eval_episodes")
-        for name in ("save_every", "film_every"):
-            if getattr(self, name) is not None:
-                check_at_least(self, 0, name)
+        check(self)
 
     @property
     def episodes(self) -> int:
@@ -72,7 +72,7 @@ class Milestones:
 def keep_milestones(folder: Path, given: Milestones) -> dict[str, Any]:
     """The milestones of a run, from this command and its last one, kept for the next one."""
     path = folder / "milestones.json"
-    found = given.after(Milestones(**read_json(path)) if path.is_file() else Milestones())
+    found = given.after(read_record(Milestones, read_json(path), path) if path.is_file() else Milestones())
     if found != Milestones() or path.is_file():
         write_text(path, f"{json.dumps(asdict(replace(found, stop_at=None)), indent=2)}\n")
     return asdict(found)

@@ -13,7 +13,14 @@ from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.exchanges.registry import selects
 from shoal.learners.registry import name_of
-from shoal.runs.config import EXCHANGE, NOT_DECIDING, differences, from_settings, read_settings, to_settings
+from shoal.runs.config import (
+    EXCHANGE,
+    NOT_DECIDING,
+    differences,
+    from_settings,
+    load_config,
+    to_settings,
+)
 from shoal.runs.presets import named_settings, names_of_presets, preset_settings
 from shoal.setting_names import SWITCHES
 from shoal.settings import changed, flatten
@@ -48,7 +55,7 @@ def find_folder(config: TrainConfig) -> Path:
 def _holds(folder: Path, config: TrainConfig) -> bool | None:
     """Whether the run in a folder has these settings; None where there is none, or it cannot be read."""
     try:
-        return not differences(from_settings(read_settings(folder / "config.yaml")), config)
+        return not differences(load_config(folder / "config.yaml"), config)
     except ShoalError:
         return None
 

@@ -9,7 +9,8 @@ from typing import Any
 from shoal.envs.procgen import by_id
 from shoal.envs.registry import SUITES, suite_of
 from shoal.errors import ShoalError
-from shoal.runs.config import expanded, from_settings, parse_yaml
+from shoal.runs.config import algorithm_of, expanded, from_settings, options_of, parse_yaml
+from shoal.schema import convert
 from shoal.training.config import TrainConfig
 
 
@@ -28,9 +29,9 @@ def preset(env: str, param_name: str | None = None, **settings) -> TrainConfig:
     >>> preset("Acrobot-v1").algo.num_minibatches, preset("Acrobot-v1", memory="gru").algo.num_minibatches
     (64, 16)
     """
-    env, options = by_id(env, settings.get("env_options") or {})
+    env, options = by_id(convert("env", env, str), options_of(settings))
     settings |= {"env_options": options} if "env_options" in settings else {}
-    algo = settings.get("algo", "ppo")
+    algo = algorithm_of(settings)
     known = named_settings(env, param_name, algo) if param_name else preset_settings(env, algo)
     return from_settings({"env": env} | expanded(settings, algo), start=known)
 
@@ -64,7 +65,7 @@ def _is_of(env: str, prefix: str) -> bool:
 def named_settings(env: str, param_name: str, algo: str = "ppo") -> dict[str, Any]:
     """The preset with that name; raises where it is for other environments or algorithms."""
     name, named = env.split(":")[-1], _presets()["named"]
-    if param_name not in named:
+    if not isinstance(param_name, str) or param_name not in named:
         raise ShoalError(f"no preset is named {param_name!r}; choose from {', '.join(named)}")
     if algo != named[param_name]["algo"]:
         raise ShoalError(f"preset {param_name} is for {named[param_name]['algo']}, not for {algo}")

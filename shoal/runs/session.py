@@ -25,7 +25,12 @@ from shoal.errors import ShoalError
 from shoal.runs import checkpoint, saving
 from shoal.runs.cache import cache_compilations
 from shoal.runs.cadence import Cadence
-from shoal.runs.config import differences, from_settings, read_settings, to_settings, write_config
+from shoal.runs.config import (
+    differences,
+    load_config,
+    to_settings,
+    write_config,
+)
 from shoal.runs.describing import describe_run
 from shoal.runs.divergence import DivergenceCheck, all_lost
 from shoal.runs.files import FolderLock, make_folder
@@ -132,7 +137,7 @@ def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
     An error if the run there has other settings.
     """
     saved = folder / "config.yaml"
-    old = from_settings(read_settings(saved)) if saved.exists() else config
+    old = load_config(saved) if saved.exists() else config
     if changes := differences(old, config):
         raise ShoalError(
             f"{folder} holds a run with other settings ({'; '.join(changes)}); "

@@ -1,7 +1,9 @@
 """A run's settings: everything that decides its numbers."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
+
+from annotated_types import Interval, MaxLen
 
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
@@ -9,10 +11,14 @@ from shoal.exchanges.exploration import Prior, names_of, read_priors
 from shoal.exchanges.population import check_hyper_plan
 from shoal.exchanges.registry import check_exchange, mixes, penalises, selects
 from shoal.learners.ppo import PPOConfig
-from shoal.settings import check_at_least, check_choices
+from shoal.ranges import Count, NonNegative, Steps
+from shoal.schema import convert
+from shoal.settings import check, hints, long_name
 
 AlgorithmConfig: TypeAlias = Any
 """A learner's settings (`PPOConfig`, `TD3Config` ...); their class says which algorithm it is."""
+HyperPlan: TypeAlias = list[tuple[Annotated[int, Interval(ge=0, le=10**12)], dict[str, float]]]
+"""Values of hyperparameters, each from a step on."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,9 @@ class OwnConfig:
     """A function that makes the learner, instead of the algorithm's: (spec, context) -> Learner."""
     exchange: str | None = None
     """An `Exchange`, used as it is; --exchange MODULE:FUNCTION makes one from the settings."""
+
+    def __post_init__(self):
+        check(self, "own")
 
 
 @dataclass(frozen=True)
@@ -42,47 +51,47 @@ class TrainConfig:
     of your own."""
     algo: AlgorithmConfig = field(default_factory=PPOConfig)
     """The learner's settings."""
-    steps: int = 100_000
+    steps: Steps = 100_000
     """Environment steps per learner, rounded up to whole rollouts."""
-    anneal_to: int | None = None
+    anneal_to: Steps | None = None
     """The step at which annealing and schedules over the run reach their end; after it they keep that value.
     Unless given it is `steps`, of a run that is continued the `steps` it began with."""
-    learners: int = 1
+    learners: Count = 1
     """How many learners train, each with its own seed."""
-    seed: int = 1
+    seed: Annotated[int, Interval(ge=0, le=2**32 - 1)] = 1
     """The seed of everything random."""
-    first_member: int = 0
+    first_member: Annotated[int, Interval(ge=0, le=2**30)] = 0
     """Number of the first learner: member 3 of a cohort, alone, is --learners 1 --first-member 3."""
     on_nan: Literal["drop", "restart", "stop"] = "drop"
     """What becomes of a learner whose numbers are no longer finite: drop leaves it out of exchanges and means
     (a population replaces it), restart undoes the update, stop ends the run. The same where its environment
     fails and there are several: restart makes it anew."""
-    env_timeout: float | None = None
+    env_timeout: Annotated[float, Interval(gt=0, le=1_000_000)] | None = None
     """Seconds that a step or a reset of an environment in worker processes may take; after them it counts as
     failed."""
     hard_resets: bool = False
     """Begin new episodes with every rollout instead of continuing those under way."""
-    reports: int = 100
+    reports: Annotated[int, Interval(ge=1, le=10**9)] = 100
     """About how many times the run reports its metrics."""
     env_options: dict[str, Any] = field(default_factory=dict)
     """Options of the environment's constructor, NAME=VALUE each."""
-    frame_stack: int = 1
+    frame_stack: Annotated[int, Interval(ge=1, le=1024)] = 1
     """How many of the last observations a learner sees at once."""
-    env_spread: float = 0.0
+    env_spread: NonNegative = 0.0
     """How far the learners' worlds differ: the relative deviation of their physical parameters."""
     env_params: Any = None
     """Physical parameters of all worlds: a JSON file, {"0": {"gravity": 9.8, "length": 0.7}, ...}."""
-    evolve: tuple[str, ...] = ()
+    evolve: Annotated[tuple[str, ...], MaxLen(64)] = ()
     """Hyperparameters that each learner draws, and populations change: names, or name=PRIOR, e.g.
     learning_rate "gamma=one-minus-log 0.9 0.999". Populations have a default (PPO's: learning_rate, clip_coef
     and ent_coef)."""
-    hyper_plan: Any = None
+    hyper_plan: HyperPlan | None = None
     """Values of hyperparameters from each step on: [[step, {learning_rate: 0.001, ...}], ...]. --follow RUN
     takes those of the ancestors of a population's best learner."""
-    learner_hypers: Any = None
+    learner_hypers: dict[str, list[float]] | None = None
     """Hyperparameters in which the learners differ, a list of numbers each: {learning_rate: [0.001, 0.003]}.
     A sweep's programs have them."""
-    distinct_seeds: int | None = None
+    distinct_seeds: Count | None = None
     """After so many learners their numbers, so their seeds and worlds, begin again; never unless given."""
     exchanges: tuple[ExchangeConfig, ...] = ()
     """How the learners learn together."""
@@ -90,15 +99,7 @@ class TrainConfig:
     """Parts of your own, each by its import path MODULE:NAME."""
 
     def __post_init__(self):
-        check_at_least(self, 1, "steps", "learners", "reports", "frame_stack")
-        check_at_least(self, 0, "seed", "first_member", "env_spread")
-        check_choices(self)
-        if self.distinct_seeds is not None:
-            check_at_least(self, 1, "distinct_seeds")
-        if self.env_timeout is not None and not 0 < self.env_timeout < float("inf"):
-            raise ShoalError(f"env_timeout must be above 0 seconds, not {self.env_timeout:g}")
-        if self.anneal_to is not None:
-            check_at_least(self, 1, "anneal_to")
+        check(self)
         if "frame_stack" in self.env_options:
             raise ShoalError("frame_stack is not an option of the environment; use --frame-stack N")
         if self.env_spread and self.env_params is not None:
@@ -134,6 +135,33 @@ class TrainConfig:
         for name, values in (self.learner_hypers or {}).items():
             if len(values) != self.learners:
                 raise ShoalError(f"learner_hypers has {len(values)} of {name} for {self.learners} learners")
+        self._check_hypers()
+        self._check_size()
+
+    def _check_hypers(self) -> None:
+        """Raise where a hyperparameter that differs or changes would leave its range."""
+        known = hints(type(self.algo))
+        names = {name for text in self.evolve for name in names_of([text]) if long_name(name, known) in known}
+        given = read_priors(text for text in self.evolve if "=" in text and names_of([text])[0] in names)
+        numbers = [("evolve", name, x) for name, prior in given.items() for x in prior.ends]
+        numbers += [("hyper_plan", *pair) for _, values in self.hyper_plan or () for pair in values.items()]
+        numbers += [
+            ("learner_hypers", name, x) for name, xs in (self.learner_hypers or {}).items() for x in xs
+        ]
+        for setting, name, x in numbers:
+            if (full := long_name(name, known)) in known:
+                convert(f"{name} in {setting}", x, known[full])
+
+    def _check_size(self) -> None:
+        """Raise where there are more environments, samples or iterations than a program can count."""
+        for what, number, most in (
+            ("learners x num_envs", self.learners * self.algo.num_envs, 2**24),
+            ("learners x num_envs x num_steps", self.learners * self.algo.rollout_size, 2**31 - 1),
+            ("steps / (num_envs x num_steps)", self.num_iterations, 2**31 - 1),
+            ("anneal_to / (num_envs x num_steps)", self.num_annealed, 2**31 - 1),
+        ):
+            if number > most:
+                raise ShoalError(f"{what} must be at most {most:,}, not {number:,}")
 
     @property
     def members(self) -> list[int]:

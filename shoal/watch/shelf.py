@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from shoal.exchanges import builders
 from shoal.exchanges.registry import ExchangeEntry, give_exchange
 from shoal.runs.catalogue import FILES, RunRow, describe, run_folders
-from shoal.runs.config import EXCHANGE, from_settings, read_settings
+from shoal.runs.config import EXCHANGE, errors_in, from_settings, read_settings
 from shoal.runs.files import is_locked
 from shoal.runs.naming import ROOT, digest
 from shoal.training.config import TrainConfig
@@ -111,7 +111,8 @@ def _read_config(path: Path) -> TrainConfig:
         name = str(one.get("exchange", "none")) if isinstance(one, dict) else ""
         if ":" in name:
             give_exchange(ExchangeEntry(builders.nothing, settings=tuple(EXCHANGE)), name)
-    return from_settings(settings)
+    with errors_in(path):
+        return from_settings(settings)
 
 
 def _changed(path: Path) -> tuple[int, int, int] | None:

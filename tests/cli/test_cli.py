@@ -240,8 +240,14 @@ def test_a_few_environments_are_described(capsys):
         (["bogus"], "unknown command 'bogus'"),
         (["train"], "no environment is given"),
         (["train", "CartPol-v1"], "unknown environment 'CartPol-v1'; did you mean CartPole-v1?"),
-        (["train", "CartPole-v1", "--steps", "-1"], "steps must be at least 1, not -1"),
-        (["train", "CartPole-v1", "--learners", "0"], "learners must be at least 1"),
+        (
+            ["train", "CartPole-v1", "--steps", "-1"],
+            "steps must be a whole number from 1 to ",
+        ),
+        (
+            ["train", "CartPole-v1", "--learners", "0"],
+            "from 1 to 1,048,576, not 0",
+        ),
         (["train", "CartPole-v1", "--algo", "sarsa"], "unknown algorithm 'sarsa'"),
         (["train", "CartPole-v1", "--num-minibatches", "7"], "does not divide"),
         (["train", "CartPole-v1", "--config", "nowhere.yaml"], "nowhere.yaml is not there"),

@@ -116,7 +116,7 @@ def test_annealing_lets_both_rates_fall_and_both_are_told():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ShoalError, match=r"^value.epochs 3 must be at least update_epochs 4: "):
         with_settings(PPOConfig(), **{"value.epochs": 3})
-    with pytest.raises(ShoalError, match=r"^value.learning_rate must be above 0, not 0"):
+    with pytest.raises(ShoalError, match=r"^value.learning_rate must be a number above 0 or none, not 0"):
         with_settings(PPOConfig(), **{"value.learning_rate": 0.0})
     shared = lambda key, spec, num_outputs: {"body": jnp.zeros((3, num_outputs + 1))}
     config = with_settings(PPOConfig(), **{"value.epochs": 5})

@@ -159,7 +159,7 @@ def test_the_dynamic_bounds_are_those_of_all_rewards_so_far():
         ({"bootstrap_clip": "dynamic", "bootstrap_floor": 0.0}, "leave out bootstrap_floor"),
         ({"bootstrap_clip": 1.0, "bootstrap_floor": 2.0}, "bootstrap_floor 2.0 must not lie above"),
         ({"clip_reward": -1.0}, "inputs.clip_reward must not be negative without inputs.reward_floor"),
-        ({"huber_delta": 0.0}, "huber_delta must be above 0"),
+        ({"huber_delta": 0.0}, "huber_delta must be a number above 0"),
     ],
 )
 def test_bounds_that_are_none(settings, message):

@@ -103,5 +103,5 @@ def test_schedules_in_a_file_are_a_text_or_a_list(given):
 
 
 def test_schedules_that_are_something_else():
-    with pytest.raises(ShoalError, match="schedules must be a list of texts, not 3"):
+    with pytest.raises(ShoalError, match="schedules must be a list of at most 64 texts, not 3"):
         from_settings({"env": "CartPole-v1", "schedules": 3})

@@ -124,5 +124,5 @@ def test_what_cannot_be_split_is_refused(spec, split, complaint):
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(ShoalError, match=r"^give network\.split_start or network\.split_keys"):
         with_settings(PPOConfig(), split_start=1, split_keys=("a",))
-    with pytest.raises(ShoalError, match=r"^network\.split_hidden must have at least one layer"):
+    with pytest.raises(ShoalError, match=r"^network\.split_hidden must be a list of 1 to 64 whole numbers"):
         with_settings(PPOConfig(), split_hidden=())

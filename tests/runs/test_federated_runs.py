@@ -127,12 +127,15 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
         ),
         ({"prox_coef": 0.1}, "prox_coef needs an exchange of parameters"),
         ({"prox_coef": 0.1, "exchange": "neighbours"}, "prox_coef needs an exchange of parameters"),
-        ({"exchange": "average", "local_updates": 0}, "local_updates must be at least 1, not 0"),
+        (
+            {"exchange": "average", "local_updates": 0},
+            "local_updates must be a whole number from 1",
+        ),
         (
             {"exchange": "average", "local_updates": "often"},
-            "local_updates must be a whole number, not 'often'",
+            "local_updates must be a whole number from 1 to 1,000,000,000, not 'often'",
         ),
-        ({"exchange": "average", "parts": 3}, "parts must be a list of texts, not 3"),
+        ({"exchange": "average", "parts": 3}, "parts must be a list of at most 64 texts, not 3"),
         ({"exchange": "average", "noise_multiplier": 1.0}, "privacy.noise_multiplier needs privacy.clip"),
         (
             {"exchange": "average", "noise_multiplier": 1.0, "clip": 1.0, "share_moments": True},
@@ -148,7 +151,7 @@ def test_a_matrix_and_worlds_are_read_from_their_files(tmp_path):
             "exchange gossip does not use server",
         ),
         ({"exchange": "neighbours", "comm_matrix": "nowhere.json"}, "nowhere.json: there is no such file"),
-        ({"evolve": 3}, "evolve must be a list of texts, not 3"),
+        ({"evolve": 3}, "evolve must be a list of at most 64 texts, not 3"),
         (
             {"evolve": ["target_kl=log 1e-3 1e-1"]},
             "evolve target_kl has no effect; it needs a target_kl to begin",
@@ -199,7 +202,7 @@ def test_a_setting_that_would_do_nothing_is_refused(settings, name):
 
 def test_one_hidden_layer_may_be_a_number():
     assert from_settings({"env": "CartPole-v1", "hidden": 64}).algo.hidden == (64,)
-    with pytest.raises(ShoalError, match="num_envs must be a whole number, not 'many'"):
+    with pytest.raises(ShoalError, match="num_envs must be a whole number from 1 to 1,048,576, not 'many'"):
         from_settings({"env": "CartPole-v1", "num_envs": "many"})
 
 
@@ -212,7 +215,7 @@ def test_a_list_with_no_exchange_in_it_is_refused(listed):
 @pytest.mark.parametrize(
     ("exchange", "message"),
     [
-        ({"exchange": "average", "participation": 0.0}, "participation must be above 0"),
+        ({"exchange": "average", "participation": 0.0}, "participation must be a number above 0"),
         ({"exchange": "average", "parts": ("brain",)}, "no parameters are called brain; there are"),
         ({"exchange": "average", "parts": ("actor",), "share_moments": True}, "share_moments needs all"),
         (

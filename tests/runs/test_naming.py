@@ -76,12 +76,14 @@ def test_options_of_the_environment_are_named_one_by_one():
 
 
 VALUES = (
+    {"gamma": [0.5]},
     True,
     False,
     0,
     1,
     2,
     3,
+    20,
     0.3,
     0.5,
     1.5,
@@ -111,7 +113,9 @@ def names_of(settings: dict, hints: dict, make) -> tuple[set[str], set[str]]:
     names, silent, number = set(), set(), 0
     for name in settings:
         known = accepted(lambda value, name=name: make(name, value), hints[name])
-        changed = {to_settings(one)[name]: one for one in known if to_settings(one)[name] != settings[name]}
+        changed = {
+            repr(to_settings(one)[name]): one for one in known if to_settings(one)[name] != settings[name]
+        }
         silent |= set() if changed else {name}
         number += len(changed)
         names |= {folder_name(one) for one in changed.values()}

@@ -218,7 +218,7 @@ def test_a_limit_of_time_needs_processes_to_end():
         trained(env_timeout=3.0)
     with pytest.raises(ShoalError, match="env_timeout 3: CartPole-v1 is compiled"):
         next(train(TrainConfig("CartPole-v1", learners=2, env_timeout=3.0)))
-    with pytest.raises(ShoalError, match="env_timeout must be above 0 seconds, not -1"):
+    with pytest.raises(ShoalError, match="env_timeout must be a number above 0 and at most 1,000,000"):
         TrainConfig("CartPole-v1", env_timeout=-1.0)
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from shoal.envs.classic import BUILTIN
 from shoal.envs.worlds.gymnasium import OURS
 from shoal.errors import ShoalError
+from shoal.ranges import NonNegative
+from shoal.schema import convert
 from shoal.types import EnvSpec, Tree
 
 _MEMBER, _UNSEEN = 77, 78
@@ -87,8 +89,7 @@ def read_worlds(spec: EnvSpec, data: Any, members: Sequence[int]) -> Tree:
 def _draw_worlds(spec: EnvSpec, spread: float, entropies: list[list[int]]) -> Tree:
     if not spec.spread:
         raise _no_spread(spec) if _names(spec) else _no_parameters(spec)
-    if not 0 <= spread < np.inf:
-        raise ShoalError(f"env_spread must be a finite number of at least 0, not {spread}")
+    spread = convert("env_spread", spread, NonNegative)
     unknown = sorted(spec.spread.keys() - _names(spec))
     if unknown:
         raise ShoalError(f"{spec.name}: `spread` names {unknown[0]!r}; it has {', '.join(_names(spec))}")
@@ -173,21 +174,13 @@ def _values(spec: EnvSpec, one: Any, number: int) -> dict[str, float]:
             )
         if name in found:
             raise ShoalError(f"learner {number}: {name} is given twice, in two spellings; keep one of them")
-        if not _is_number(value):
-            raise ShoalError(f"learner {number}: {written} must be a finite number, not {json.dumps(value)}")
-        found[name] = value
+        found[name] = convert(f"learner {number}: {written}", value, float)
     return found
 
 
 def _normalised(name: str) -> str:
     """masscart, mass_cart and MassCart are one name."""
     return name.lower().replace("_", "")
-
-
-def _is_number(value: Any) -> bool:
-    """Whether float32 can hold it."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and abs(value) <= float(np.finfo(np.float32).max)
 
 
 def _json_type(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from shoal.errors import ShoalError
 from shoal.runs.catalogue import find_run
-from shoal.runs.config import from_settings, read_settings, to_settings
+from shoal.runs.config import load_config, to_settings
 from shoal.training.config import TrainConfig
 
 SEEDS = ("seed", "first_member")
@@ -67,7 +67,7 @@ def read_all(runs: Sequence[Path], read: Callable[[Path], Read]) -> dict[Path, R
 def read_config(run: Path) -> TrainConfig | None:
     """A run's settings; None where it has no file of them."""
     path = run / "config.yaml"
-    return from_settings(read_settings(path)) if path.is_file() else None
+    return load_config(path) if path.is_file() else None
 
 
 def group_runs(configs: dict[Path, TrainConfig | None]) -> list[Group]:

@@ -13,7 +13,7 @@ from shoal.envs.classic.views import VIEWS, View
 from shoal.errors import ShoalError
 from shoal.ops import trees
 from shoal.runs.checkpoint import newest_meta
-from shoal.runs.config import from_settings, read_settings
+from shoal.runs.config import load_config
 from shoal.runs.evaluation import own_world
 from shoal.runs.learners import choose_learner, find_parts, load_learners
 from shoal.runs.own import NO_PARTS, OwnParts
@@ -65,7 +65,7 @@ def plot_policy(
 
 
 def _plot_best_learner(run: Path, folder: Path, seed: int, own: OwnParts, format: str) -> list[Path]:
-    config = from_settings(read_settings(run / "config.yaml"))
+    config = load_config(run / "config.yaml")
     parts = find_parts(run, config, own)
     size_of_obs = _vector_size(parts.recipe.spec)
     if newest_meta(run / "checkpoints") is None or not 0 < size_of_obs <= MAX_NUMBERS:

@@ -2,21 +2,27 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias, get_args
+from math import prod
+from typing import Any, NamedTuple, TypeAlias, get_origin
 
 import jax
 import numpy as np
+from yaml import YAMLError
 
 import shoal.settings as groups
 from shoal.errors import ShoalError
 from shoal.exchanges.exploration import PRIORS, Prior, draw, read_prior
 from shoal.learners.registry import ALGORITHMS
+from shoal.ranges import options, without_ranges
 from shoal.runs.config import expanded, parse_yaml
+from shoal.schema import convert
 from shoal.setting_names import SHORT_NAMES
 from shoal.training.config import TrainConfig
 
 OF_THE_RUN = ("frame_stack", "hard_resets", "env_spread")
 """Settings of the run, beside those of the algorithm, that a sweep can vary."""
+MOST_TRIALS = 100_000
+"""The most settings that a sweep tries."""
 HYPERS = 7
 """Folded into the seed for the values that are drawn."""
 
@@ -37,7 +43,7 @@ def read_axes(algo: str, grid: Mapping[str, Sequence[Any]], priors: Iterable[str
     >>> axes["num_steps"].values, axes["learning_rate"].high
     ((32, 64), 0.01)
     """
-    known = groups.types(ALGORITHMS[algo].config) | _of_the_run()
+    known = groups.hints(ALGORITHMS[algo].config) | _of_the_run()
     axes: dict[str, Axis] = {}
     for name, values in grid.items():
         full = _full_name(name, algo, known)
@@ -70,7 +76,7 @@ def _advice(name: str, hint: Any) -> str:
 
 def _takes(hint: Any, kind: type) -> bool:
     """Whether a setting of this type can be of a kind."""
-    return kind in (hint, *get_args(hint))
+    return kind in options(without_ranges(hint))
 
 
 def read_grid(texts: Iterable[str]) -> dict[str, list[str]]:
@@ -98,9 +104,21 @@ def read_value(name: str, value: Any, hint: Any) -> Any:
     ((64, 64), None)
     """
     if isinstance(value, str):
-        several = "tuple" in str(hint)
-        value = value.split("-") if several else None if value == "none" else parse_yaml(value)
-    return groups.convert(name, value, hint)
+        several = any(get_origin(option) is tuple for option in options(without_ranges(hint)))
+        value = value.split("-") if several else None if value == "none" else typed(value)
+    return convert(name, value, hint)
+
+
+def typed(text: str) -> Any:
+    """A value as yaml reads it; the text itself where yaml cannot.
+
+    >>> typed("true"), typed("[")
+    (True, '[')
+    """
+    try:
+        return parse_yaml(text)
+    except (YAMLError, ValueError, RecursionError):
+        return text
 
 
 def combinations(axes: Mapping[str, Axis]) -> list[dict[str, Any]]:
@@ -110,6 +128,8 @@ def combinations(axes: Mapping[str, Axis]) -> list[dict[str, Any]]:
     {'a': 1, 'b': 4}
     """
     lists = [axis.values for axis in axes.values() if isinstance(axis, Values)]
+    if (number := prod(map(len, lists))) > MOST_TRIALS:
+        raise ShoalError(f"the grid has {number:,} combinations; at most {MOST_TRIALS:,} are tried")
     return [dict(zip(axes, values, strict=True)) for values in product(*lists)]
 
 
@@ -134,8 +154,8 @@ def as_setting(name: str, number: float, algo: str) -> Any:
     >>> as_setting("learning_rate", 0.00012345678, "ppo"), as_setting("num_steps", 64.0, "ppo")
     (0.000123457, 64)
     """
-    known = groups.types(ALGORITHMS[algo].config) | _of_the_run()
-    return groups.convert(name, float(f"{number:.6g}"), known[name])
+    known = groups.hints(ALGORITHMS[algo].config) | _of_the_run()
+    return convert(name, float(f"{number:.6g}"), known[name])
 
 
 def write_axis(axis: Axis) -> Any:
@@ -147,7 +167,7 @@ def write_axis(axis: Axis) -> Any:
 
 
 def _of_the_run() -> dict[str, Any]:
-    return {name: groups.types(TrainConfig)[name] for name in OF_THE_RUN}
+    return {name: groups.hints(TrainConfig)[name] for name in OF_THE_RUN}
 
 
 def _full_name(name: str, algo: str, known: Mapping[str, Any]) -> str:

@@ -3,19 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
+from annotated_types import Interval
 
 from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.learners.ppo_config import PPOConfig
 from shoal.learners.registry import ALGORITHMS, name_of
 from shoal.learners.replay import zeros_like_space
+from shoal.ranges import Count
 from shoal.runs.config import from_settings, to_settings
-from shoal.runs.sweep.axes import Axis, Values, combinations, draw_trials, write_axis
+from shoal.runs.sweep.axes import MOST_TRIALS, Axis, Values, combinations, draw_trials, write_axis
 from shoal.runs.sweep.halving import ETA, num_kept, rungs_of
-from shoal.settings import check_at_least, get, long_name, types
+from shoal.settings import check, get, long_name, types
 from shoal.training.config import TrainConfig
 from shoal.training.parts import make_learner
 from shoal.types import EnvSpec
@@ -53,19 +55,17 @@ class Plan:
     axes: Mapping[str, Axis]
     """The settings that vary."""
     method: Literal["grid", "random", "tpe"]
-    num_trials: int
+    num_trials: Annotated[int, Interval(ge=1, le=MOST_TRIALS)]
     """How many settings are tried; of a grid, all of them."""
-    seeds: int = 4
+    seeds: Count = 4
     """Learners of each setting."""
     halving: bool = False
     """Whether the worse two thirds stop after a ninth, and again after a third of the steps."""
-    batch: int | None = None
+    batch: Count | None = None
     """Learners in a program; as many as fit unless given."""
 
     def __post_init__(self):
-        check_at_least(self, 1, "seeds")
-        if self.num_trials < 1:
-            raise ShoalError(f"{self.method} tries at least 1 setting, not {self.num_trials}")
+        check(self)
         if self.batch is not None and self.batch < self.seeds:
             raise ShoalError(f"a batch of {self.batch} learners has no room for {self.seeds} seeds")
         if self.method == "grid" and (

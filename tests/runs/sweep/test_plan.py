@@ -86,7 +86,7 @@ def test_short_names_and_lists_are_settings():
     [
         (["learning_rat=1"], "did you mean learning_rate"),
         (["learning_rate=fast"], "must be a number"),
-        (["learning_rate=-1"], "must be positive"),
+        (["learning_rate=-1"], "must be a number above 0"),
         (["learning_rate"], "NAME=VALUE"),
         (["gamma=0.9", "gamma=0.8"], "twice"),
         (["seed=1,2"], "--seeds N"),
@@ -104,7 +104,10 @@ def test_bad_grids_are_refused(texts, complaint):
     ("how", "complaint"),
     [
         ({"random": 2, "tpe": 2, "priors": ["gamma"]}, "two ways"),
-        ({"random": 0, "tpe": None, "priors": ["gamma"]}, "at least 1 setting"),
+        (
+            {"random": 0, "tpe": None, "priors": ["gamma"]},
+            "whole number from 1 to 100,000, not 0",
+        ),
         ({"random": None, "tpe": None, "priors": ["gamma"]}, "--random N"),
         ({"random": None, "tpe": 4, "priors": ["num_steps=choice 16 32"]}, "a program for each value"),
         ({"random": None, "tpe": 4, "priors": ["gamma"], "halving": True}, "whole trials"),
