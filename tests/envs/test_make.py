@@ -92,7 +92,8 @@ def test_options_reach_the_implementation_that_has_them():
     assert make("FrozenLake-v1").spec.backend == "envpool"
     assert make("FrozenLake-v1", is_slippery=False).spec.backend == "gym"
     with pytest.raises(
-        UnknownOptions, match=r"^jax:CartPole-v1 takes only the option max_episode_steps, not wind$"
+        UnknownOptions,
+        match=r"^jax:CartPole-v1 takes max_episode_steps, change_every and change_spread, not wind$",
     ):
         make("jax:CartPole-v1", wind=1)
     with pytest.raises(UnknownOptions, match=r"^gym:CartPole-v1 does not take these options: .*wind"):

@@ -138,6 +138,8 @@ def test_a_number_of_workers_that_is_none_is_refused(workers):
 
 
 def test_compiled_environments_have_nothing_to_share_out():
-    with pytest.raises(UnknownOptions, match="takes only the option max_episode_steps, not workers"):
+    with pytest.raises(
+        UnknownOptions, match="takes max_episode_steps, change_every and change_spread, not workers"
+    ):
         shoal.make("jax:CartPole-v1", workers=2)
     assert shoal.make("CartPole-v1", workers=2).spec.backend == "gym"

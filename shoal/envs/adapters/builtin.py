@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.envs import multi_agent
+from shoal.envs.adapters.changing import OPTIONS, change_worlds
 from shoal.envs.adapters.jax_env import from_jax
 from shoal.envs.adapters.suite import Suite, UnknownOptions
 from shoal.envs.classic import BUILTIN
@@ -43,10 +44,18 @@ def _names() -> Collection[str]:
 def _recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
     env = _find(name)
     assert env is not None
-    others = sorted(options.keys() - {"max_episode_steps"})
+    changes = {key: value for key, value in options.items() if key in OPTIONS}
+    others = sorted(options.keys() - {"max_episode_steps", *changes})
     if others:
-        raise UnknownOptions(f"jax:{name} takes only the option max_episode_steps, not {', '.join(others)}")
-    return from_jax(env._replace(spec=replace(env.spec, **options)))
+        known = f"max_episode_steps, {' and '.join(OPTIONS)}" if env.spec.spread else "max_episode_steps"
+        raise UnknownOptions(f"jax:{name} takes {known}, not {', '.join(others)}")
+    rest = {key: value for key, value in options.items() if key not in changes}
+    env = env._replace(spec=replace(env.spec, **rest))
+    if not changes:
+        return from_jax(env)
+    if "change_every" not in changes:
+        raise ShoalError("change_spread needs change_every, the episodes between two worlds")
+    return change_worlds(env, changes["change_every"], changes.get("change_spread", 1.0))
 
 
 SUITE = Suite(
