@@ -24,6 +24,7 @@ from shoal.training.evaluate import play_episodes
 from shoal.training.loop import train
 from shoal.training.parts import env_seeds
 
+jax.devices()  # two of them: a run of environments in Python would take one, for all tests after these
 PPO = PPOConfig(num_envs=2, num_steps=8, num_minibatches=2, update_epochs=1, hidden=(3,))
 DQN = DQNConfig(num_envs=2, num_steps=4, batch_size=8, buffer_size=64, learning_starts=8, hidden=(3,))
 
