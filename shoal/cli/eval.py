@@ -41,6 +41,8 @@ class Eval:
     """The seed of the episodes; other episodes than in training."""
     json: bool = False
     """Print one JSON list instead of a table."""
+    trust: bool = False
+    """Import the code that its settings name, though you did not train it here."""
     debug: bool = False
     """Show the whole traceback of an error."""
 

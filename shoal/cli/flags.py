@@ -67,6 +67,8 @@ class Output:
     """HOST:PORT of the first process, where each is started by hand."""
     profile: bool = False
     """Time the stages of every iteration: rollout, optimisation, exchange, logging."""
+    trust: bool = False
+    """With --follow: import the code that its settings name, though you did not train it here."""
     debug: bool = False
     """Show the whole traceback of an error."""
 

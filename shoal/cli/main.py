@@ -46,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
         end_at_signals()
     warnings.showwarning = _warn
     STATUS.show("starting")
+    if "--trust" in rest:
+        importlib.import_module("shoal.runs.trust").trust_all()
     try:
         return importlib.import_module(f"shoal.cli.{name}").main(rest)
     except ShoalError as error:

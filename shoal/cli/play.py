@@ -34,6 +34,8 @@ class Play:
     """The seed of the episode."""
     checkpoint: str = "latest"
     """Which checkpoint to load: latest, best, or a step (train --save-every N keeps one every N steps)."""
+    trust: bool = False
+    """Import the code that its settings name, though you did not train it here."""
     debug: bool = False
     """Show the whole traceback of an error."""
 

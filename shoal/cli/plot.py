@@ -24,6 +24,8 @@ class Plot(PlotOptions):
     the newest run unless given."""
     out: Path | None = None
     """A folder for all figures, each run's plots/ unless given; or one figure: a .png, .pdf or .svg."""
+    trust: bool = False
+    """Import the code that its settings name, though you did not train it here."""
     debug: bool = False
     """Show the whole traceback of an error."""
 

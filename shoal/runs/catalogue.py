@@ -11,10 +11,10 @@ import numpy as np
 from shoal.errors import ShoalError
 from shoal.learners.registry import name_of
 from shoal.runs.checkpoint import newest_step
-from shoal.runs.config import load_config
 from shoal.runs.files import is_locked, write_text
 from shoal.runs.metrics import read_last_report, read_summary
 from shoal.runs.naming import ROOT, from_preset, full_name
+from shoal.runs.trust import look_at_config
 from shoal.training.config import TrainConfig
 
 FILES = ("config.yaml", "metrics.csv", "summary.json")
@@ -65,7 +65,7 @@ def describe(folder: Path, config: TrainConfig | None = None) -> RunRow:
     """One run, from its settings and from its summary, or its last report where that is newer."""
     changed = last_change(folder)
     try:
-        config = config or load_config(folder / "config.yaml")
+        config = config or look_at_config(folder / "config.yaml")
         summary = read_summary(folder)
         step, returns = read_last_report(folder, config.learners)
         step = max(step, newest_step(folder / "checkpoints"))

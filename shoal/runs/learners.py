@@ -14,11 +14,11 @@ from shoal.exchanges.registry import selects
 from shoal.imports import import_attribute
 from shoal.ops import trees
 from shoal.runs import checkpoint, checkpoint_files
-from shoal.runs.config import load_config
 from shoal.runs.jax_policy import jax_policy
 from shoal.runs.numpy_policy import choose
 from shoal.runs.own import NO_PARTS, OwnParts, find_again
 from shoal.runs.policy import Policy
+from shoal.runs.trust import trusted_config
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Report
 from shoal.training.parts import make_learner
@@ -66,7 +66,7 @@ def load_learners(
 ) -> TrainedLearners:
     """The learners of a run, from its `latest` or its `best` checkpoint, or from that at a step."""
     if parts is None:
-        parts = find_parts(folder, load_config(Path(folder) / "config.yaml"))
+        parts = find_parts(folder, trusted_config(folder))
     config, recipe, learner, _ = parts
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.learners))
     like = {"cohort": jax.eval_shape(jax.vmap(learner.init), keys)}

@@ -38,9 +38,10 @@ class Run:
     >>> action = run.policy()(np.zeros(4))
     """
 
-    def __init__(self, folder: Path | str, own: "OwnParts | None" = None):
-        """`own` are parts of the user's own that cannot be imported, or not yet."""
-        self.folder, self._given = Path(folder), own
+    def __init__(self, folder: Path | str, own: "OwnParts | None" = None, trust: bool = False):
+        """`own` are parts of the user's own that cannot be imported, or not yet; `trust` allows to import
+        what the settings name."""
+        self.folder, self._given, self._trusted = Path(folder), own, trust
         if read_description(self.folder) is None:
             self.config  # noqa: B018  fails here, not later, where there is no run
 
@@ -60,11 +61,16 @@ class Run:
     @cached_property
     def config(self) -> "TrainConfig":
         """Its settings."""
+        from shoal.runs import trust
         from shoal.runs.config import errors_in, from_settings, read_settings
         from shoal.runs.own import find_exchange_again
 
         path = self.folder / "config.yaml"
         settings = read_settings(path)
+        if not self._trusted:
+            given = [kind for kind, part in self._own._asdict().items() if part is not None]
+            trust.check_code(self.folder, settings, given)
+        trust.trust(self.folder)
         find_exchange_again(self.folder, settings.get("exchange"), self._own.exchange)
         with errors_in(path):
             return from_settings(settings)
@@ -221,16 +227,24 @@ class Run:
         """
         from shoal.runs.plots.run import PlotOptions, plot
 
+        self.config  # noqa: B018  fails here where its code may not be imported
         return plot([self.folder], out, PlotOptions(**how), self._own)
 
 
 def load(
-    folder: Path | str, *, env: Any = None, network: Any = None, learner: Any = None, exchange: Any = None
+    folder: Path | str,
+    *,
+    env: Any = None,
+    network: Any = None,
+    learner: Any = None,
+    exchange: Any = None,
+    trust: bool = False,
 ) -> Run:
     """The run in a folder, trained here or elsewhere.
 
     Parts of your own are found by their import paths. Those that cannot be imported, because they were
-    defined in a script, a notebook or a lambda, are given here.
+    defined in a script, a notebook or a lambda, are given here. Of a run that you did not train here nothing
+    that its settings name is imported, unless you `trust` it.
 
     >>> import shoal
     >>> shoal.load("runs/demo").config.env
@@ -238,7 +252,7 @@ def load(
     """
     own = (env, network, learner, exchange)
     if all(part is None for part in own):
-        return Run(folder)
+        return Run(folder, trust=trust)
     from shoal.runs.own import OwnParts
 
-    return Run(folder, OwnParts(*own))
+    return Run(folder, OwnParts(*own), trust)

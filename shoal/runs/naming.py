@@ -18,10 +18,11 @@ from shoal.runs.config import (
     NOT_DECIDING,
     differences,
     from_settings,
-    load_config,
+    read_settings,
     to_settings,
 )
 from shoal.runs.presets import named_settings, names_of_presets, preset_settings
+from shoal.runs.trust import other_exchange
 from shoal.setting_names import SWITCHES
 from shoal.settings import changed, flatten
 from shoal.training.config import TrainConfig
@@ -55,7 +56,8 @@ def find_folder(config: TrainConfig) -> Path:
 def _holds(folder: Path, config: TrainConfig) -> bool | None:
     """Whether the run in a folder has these settings; None where there is none, or it cannot be read."""
     try:
-        return not differences(load_config(folder / "config.yaml"), config)
+        settings = read_settings(folder / "config.yaml")
+        return not (other_exchange(settings, config) or differences(from_settings(settings), config))
     except ShoalError:
         return None
 

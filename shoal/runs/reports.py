@@ -19,6 +19,7 @@ from shoal.runs.milestones import Milestones
 from shoal.runs.own import read_call
 from shoal.runs.run import Run
 from shoal.runs.session import keep_annealing, save_into
+from shoal.runs.trust import sign
 from shoal.runs.watch import Watch
 from shoal.training.config import TrainConfig
 from shoal.training.iteration import TrainState
@@ -77,6 +78,7 @@ def save(report: Report, folder: Path | str) -> Path:
     folder = make_folder(Path(folder))
     config = report.trainer.parts.config
     write_config(folder / "config.yaml", config)
+    sign(folder, config)
     describe_run(folder, report.trainer.parts, report.state.cohort)
     save_into(folder, report, Watch(Milestones(), config))
     return folder

@@ -25,12 +25,7 @@ from shoal.errors import ShoalError
 from shoal.runs import checkpoint, saving
 from shoal.runs.cache import cache_compilations
 from shoal.runs.cadence import Cadence
-from shoal.runs.config import (
-    differences,
-    load_config,
-    to_settings,
-    write_config,
-)
+from shoal.runs.config import differences, load_config, read_settings, to_settings, write_config
 from shoal.runs.describing import describe_run
 from shoal.runs.divergence import DivergenceCheck, all_lost
 from shoal.runs.files import FolderLock, make_folder
@@ -42,6 +37,7 @@ from shoal.runs.numpy_policy import DESCRIPTION
 from shoal.runs.own import NO_PARTS, OwnParts
 from shoal.runs.signals import stop_signals
 from shoal.runs.tracking.trackers import Trackers, read_trackers, record_now
+from shoal.runs.trust import SIGNATURE, other_exchange, sign
 from shoal.runs.watch import Watch, is_over
 from shoal.runs.writer import RunWriter, speeds
 from shoal.training.config import TrainConfig
@@ -112,6 +108,7 @@ def open_session(
     if found and (complete or is_over(milestones, config, found)):
         goal = None if complete else found["watch"]["goal"]
         run_on_first(lambda: record_now(folder, trackers))
+        run_on_first(lambda: sign(folder, config))
         return Finished(folder, config.steps_after(found["iteration"]), read_summary(folder), reached=goal)
     if found and config.anneal_to is None:
         config = keep_annealing(config, found["anneal_to"])
@@ -137,8 +134,9 @@ def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
     An error if the run there has other settings.
     """
     saved = folder / "config.yaml"
-    old = load_config(saved) if saved.exists() else config
-    if changes := differences(old, config):
+    other = other_exchange(read_settings(saved), config) if saved.exists() else None
+    old = load_config(saved) if saved.exists() and not other else config
+    if changes := [f"its exchange is {other}"] if other else differences(old, config):
         raise ShoalError(
             f"{folder} holds a run with other settings ({'; '.join(changes)}); "
             "use --out for another folder, or --clobber to start over"
@@ -176,6 +174,7 @@ def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber:
         clear_folder(folder)
     checkpoint.forget_after(folder / "checkpoints", step)
     write_config(folder / "config.yaml", config)
+    sign(folder, config)
 
 
 def clear_folder(folder: Path) -> None:
@@ -191,7 +190,7 @@ def clear_folder(folder: Path) -> None:
         "note.txt",
         "islands.csv",
     )
-    for name in (*files, DESCRIPTION, "events.out.*"):
+    for name in (*files, SIGNATURE, DESCRIPTION, "events.out.*"):
         for path in folder.glob(name):
             path.unlink()
 

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from shoal.exchanges import builders
-from shoal.exchanges.registry import ExchangeEntry, give_exchange
 from shoal.runs.catalogue import FILES, RunRow, describe, run_folders
-from shoal.runs.config import EXCHANGE, errors_in, from_settings, read_settings
 from shoal.runs.files import is_locked
 from shoal.runs.naming import ROOT, digest
+from shoal.runs.trust import look_at_config
 from shoal.training.config import TrainConfig
 from shoal.watch.tail import MetricsTail
 
@@ -54,7 +52,7 @@ class Entry(NamedTuple):
     def config(self) -> TrainConfig:
         """Its settings; raises where they cannot be read."""
         path = self.folder / "config.yaml"
-        return self.once("config", _changed(path), lambda: _read_config(path))
+        return self.once("config", _changed(path), lambda: look_at_config(path))
 
 
 class Shelf:
@@ -101,18 +99,6 @@ class Shelf:
             if folder != root and folder.is_relative_to(root):
                 return str(folder.relative_to(root))
         return folder.resolve().name
-
-
-def _read_config(path: Path) -> TrainConfig:
-    """The settings in a file. Exchanges of the user's own are not imported: to look at a run runs nothing."""
-    settings = read_settings(path)
-    exchanges = settings.get("exchange", "none")
-    for one in exchanges if isinstance(exchanges, list) else [settings]:
-        name = str(one.get("exchange", "none")) if isinstance(one, dict) else ""
-        if ":" in name:
-            give_exchange(ExchangeEntry(builders.nothing, settings=tuple(EXCHANGE)), name)
-    with errors_in(path):
-        return from_settings(settings)
 
 
 def _changed(path: Path) -> tuple[int, int, int] | None:

@@ -34,7 +34,7 @@ class Policy:
         card = json.loads((Path(folder) / "policy.json").read_text())
         self.card = next(one for one in card["policies"] if name in (None, one["name"]))
         graph = self.card["sampled" if sampled else "greedy"]
-        file, providers = Path(folder) / graph["file"], ["CPUExecutionProvider"]
+        file, providers = Path(folder) / Path(graph["file"]).name, ["CPUExecutionProvider"]
         self.session = onnxruntime.InferenceSession(file, providers=providers)
         self.inputs, self.rng = graph["inputs"], np.random.default_rng(seed)
         self.outputs = [(output.get("of", output["name"]), output["name"]) for output in graph["outputs"]]

@@ -13,7 +13,6 @@ from shoal.envs.classic.views import VIEWS, View
 from shoal.errors import ShoalError
 from shoal.ops import trees
 from shoal.runs.checkpoint import newest_meta
-from shoal.runs.config import load_config
 from shoal.runs.evaluation import own_world
 from shoal.runs.learners import choose_learner, find_parts, load_learners
 from shoal.runs.own import NO_PARTS, OwnParts
@@ -21,6 +20,7 @@ from shoal.runs.plots.episode import episode_panels, flickers, plot_episode
 from shoal.runs.plots.figure import outlined, panel_grid, short_numbers, write_figure
 from shoal.runs.plots.groups import title_of
 from shoal.runs.policy import clip_action
+from shoal.runs.trust import trusted_config
 from shoal.training.episode import episode, trajectory
 from shoal.training.evaluate import greedy
 from shoal.types import Box, EnvSpec, Learner, LearnerState
@@ -65,7 +65,7 @@ def plot_policy(
 
 
 def _plot_best_learner(run: Path, folder: Path, seed: int, own: OwnParts, format: str) -> list[Path]:
-    config = load_config(run / "config.yaml")
+    config = trusted_config(run)
     parts = find_parts(run, config, own)
     size_of_obs = _vector_size(parts.recipe.spec)
     if newest_meta(run / "checkpoints") is None or not 0 < size_of_obs <= MAX_NUMBERS:
