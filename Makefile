@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 PYTEST := $(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-slow test-all setup check format bench wheel docs docs-images gallery clean
+.PHONY: demo test test-slow test-all setup check format bench wheel docs docs-images gallery results results-check clean
 
 demo: setup
 	$(RUN) shoal.cli train CartPole-v1 --seed 1
@@ -69,6 +69,13 @@ docs-images: setup
 	.venv/bin/python docs/images/federation.py
 	.venv/bin/python docs/images/walker.py
 	.venv/bin/python docs/images/pendulum.py
+
+# does rows of docs/results/index.md: make results ENV=CartPole-v1 FLAGS="--algo td3"
+results: setup
+	.venv/bin/python bench/results.py $(ENV) $(FLAGS)
+
+results-check: setup
+	.venv/bin/python bench/stale.py --write
 
 # from the runs of bench/results.py; make gallery RUNS=folder
 RUNS ?= runs/results/ppo

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageSequence
-from results import PAF
+from published import PAF
 
 from shoal.runs.config import read_settings
 from shoal.runs.metrics import read_metrics

@@ -1,66 +1,23 @@
-"""Rows of docs/results/index.md: train a cohort with its preset, play 100 greedy episodes per learner.
+"""Does rows of docs/results/index.md: trains a cohort with its preset, plays 100 greedy episodes per learner.
 
     python bench/results.py CartPole-v1 Acrobot-v1 ... [--algo td3] [--learners 4] [--out runs/results]
+    make results ENV=CartPole-v1
 
-A run that is already there is resumed, or only evaluated. Other flags go to `shoal train`.
+A row that the page has already is done again with its own learners and flags, unless other ones are given;
+other flags go to `shoal train`. The row goes into bench/results/rows.json and into the page, with the commit
+and the hardware. A run that is already there is resumed, or only evaluated.
 """
 
 import argparse
 import json
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
-PAF = {  # ppo_and_friends' README: single runs, steps not told; CartPole is -v0, the others -v2 and -v3
-    "CartPole-v1": 200.0,
-    "Pendulum-v1": -241.6,
-    "Acrobot-v1": -82.0,
-    "MountainCar-v0": -105.1,
-    "MountainCarContinuous-v0": 92.0,
-    "LunarLander-v3": 259.4,
-    "LunarLanderContinuous-v3": 281.7,
-    "BipedalWalker-v3": 319.0,
-    "BipedalWalkerHardcore-v3": 313.0,
-    "InvertedPendulum-v4": 1000.0,
-    "InvertedDoublePendulum-v4": 9318.5,
-    "Ant-v4": 6298.3,
-    "Walker2d-v4": 3530.0,
-    "Hopper-v4": 3211.0,
-    "Swimmer-v4": 131.3,
-    "HalfCheetah-v4": 4157.9,
-    "Humanoid-v4": 6330.9,
-}
-PUBLISHED = {  # rl-baselines3-zoo's benchmark.md and CleanRL's documentation, PPO
-    "CartPole-v1": "500.0 (zoo, 100k)",
-    "Acrobot-v1": "-73.5 +- 18.2 (zoo, 1M)",
-    "MountainCar-v0": "-110.4 +- 19.5 (zoo, 1M)",
-    "MountainCarContinuous-v0": "88.3 +- 2.6 (zoo, 20k)",
-    "Pendulum-v1": "-172.2 +- 104.2 (zoo, 100k)",
-    "LunarLander-v3": "242.1 +- 31.8 (zoo, -v2, 1M)",
-    "LunarLanderContinuous-v3": "270.9 +- 32.1 (zoo, -v2, 1M)",
-    "BipedalWalker-v3": "287.9 +- 2.4 (zoo, 5M)",
-    "BipedalWalkerHardcore-v3": "122.4 +- 117.6 (zoo, 100M)",
-    "InvertedPendulum-v4": "963.1 +- 22.2 (CleanRL, 1M)",
-    "InvertedDoublePendulum-v4": "5626 (CleanRL, 8M)",
-    "Ant-v4": "1327 +- 452 (zoo, -v3, 1M); 1824 +- 906 (CleanRL, 8M)",
-    "HalfCheetah-v4": "5819 +- 664 (zoo, -v3, 1M); 1443 +- 46 (CleanRL, 1M)",
-    "Hopper-v4": "2410 +- 10 (zoo, -v3, 1M); 2383 +- 272 (CleanRL, 1M)",
-    "Walker2d-v4": "3479 +- 822 (zoo, -v3, 1M); 2288 +- 572 (CleanRL, 1M)",
-    "Swimmer-v4": "281.6 +- 9.7 (zoo, -v3, 1M); 124.9 +- 22 (CleanRL, 8M)",
-    "Humanoid-v4": "716 +- 49 (CleanRL, 1M); 583 +- 28 (CleanRL, 8M)",
-    "HumanoidStandup-v4": "109326 +- 16162 (CleanRL, 8M)",
-    "Breakout-v5": "398.0 +- 33.3 (zoo, 10M); 414.7 +- 28.1 (CleanRL, 10M)",
-}
-PUBLISHED_TD3 = {
-    "Pendulum-v1": "-151.9 (zoo, 20k)",
-    "MountainCarContinuous-v0": "93.5 (zoo, 300k)",
-    "LunarLanderContinuous-v3": "207.5 (zoo, -v2, 300k)",
-    "BipedalWalker-v3": "306.0 (zoo, 1M)",
-    "HalfCheetah-v4": "9656 (zoo, -v3, 1M); 9583 (CleanRL, 1M)",
-    "Hopper-v4": "3606 (zoo, -v3, 1M); 3135 (CleanRL, 1M)",
-    "Walker2d-v4": "4718 (zoo, -v3, 1M); 4058 (CleanRL, 1M)",
-    "Ant-v4": "5813 (zoo, -v3, 1M)",
-}
+from rows import LEARNERS, ROOT, Row, find_row, read_rows, replace_row, write_page, write_rows
+from stale import state
 
 
 def shoal(*arguments: str) -> str:
@@ -68,7 +25,7 @@ def shoal(*arguments: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def row(env: str, algo: str, learners: int, out: Path, flags: list[str]) -> str:
+def do_row(env: str, algo: str, learners: int, flags: tuple[str, ...], out: Path) -> Row:
     """Trains, evaluates, and keeps what came of it as evaluation.json (bench/gallery.py reads it)."""
     folder = out / algo / env.replace("/", "-")
     shoal("train", env, "--algo", algo, "--learners", str(learners), "--out", str(folder), *flags)
@@ -77,24 +34,69 @@ def row(env: str, algo: str, learners: int, out: Path, flags: list[str]) -> str:
     rows = json.loads(evaluation)
     summary = json.loads((folder / "summary.json").read_text())
     means = [row["return_mean"] for row in rows]
-    spread = sum(row["return_std"] for row in rows) / len(rows)
-    each = ", ".join(f"{mean:.1f}" for mean in means)
-    return (
-        f"| {env} | {summary['backend']} | {' '.join(flags) or 'preset'} | {learners} | {summary['steps']:,} "
-        f"| {summary['seconds']:.0f} s | **{sum(means) / len(means):.1f}** ({each}) | {spread:.1f} "
-        f"| {PAF.get(env, '')} | {(PUBLISHED if algo == 'ppo' else PUBLISHED_TD3).get(env, '')} |"
+    return Row(
+        env=env,
+        algo=algo,
+        flags=flags,
+        learners=learners,
+        steps=summary["steps"],
+        of=None,
+        seconds=round(summary["seconds"]),
+        training="",
+        mean=round(sum(means) / len(means), 1),
+        each=tuple(round(mean, 1) for mean in means),
+        spread=round(sum(row["return_std"] for row in rows) / len(rows), 1),
+        commit=commit(),
+        hardware=hardware(),
     )
+
+
+def commit() -> str | None:
+    """The commit that is checked out; None where the package has changes that are not committed."""
+    git = lambda *words: subprocess.run(
+        ["git", *words], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    if git("status", "--porcelain", "--", "shoal"):
+        print("shoal/ has changes that are not committed: the row's commit is unknown", file=sys.stderr)
+        return None
+    return git("rev-parse", "--short=7", "HEAD") or None
+
+
+def hardware() -> str:
+    """The accelerator where there is one, and the cores."""
+    import jax
+
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    device = jax.devices()[0]
+    first = f"{device.device_kind}, " if device.platform != "cpu" else ""
+    return f"{first}{cores} cores of {processor()}"
+
+
+def processor() -> str:
+    """The processor's name."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text().splitlines() if known.is_file() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.machine()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("envs", nargs="+")
     parser.add_argument("--algo", default="ppo")
-    parser.add_argument("--learners", type=int, default=4)
+    parser.add_argument("--learners", type=int)
     parser.add_argument("--out", type=Path, default=Path("runs/results"))
     options, flags = parser.parse_known_args()
     for env in options.envs:
-        print(row(env, options.algo, options.learners, options.out, flags), flush=True)
+        before = find_row(read_rows(), env, options.algo)
+        learners = options.learners or (before.learners if before else LEARNERS)
+        row = do_row(
+            env, options.algo, learners, tuple(flags or (before.flags if before else ())), options.out
+        )
+        rows = replace_row(read_rows(), row)
+        write_rows(rows)
+        write_page(rows, state)
+        print(f"{env}: {row.scores}", flush=True)
 
 
 if __name__ == "__main__":

@@ -127,7 +127,18 @@ def test_two_processes_of_mpirun_are_one(tmp_path):
     train = ["train", "CartPole-v1", *SMALL, "--steps", 64 * 4, "--learners", 4, "--no-preset"]
     train += ["--exchange", "gossip", "--local-updates", 2]
     allow = ["--oversubscribe", *(["--allow-run-as-root"] if os.getuid() == 0 else [])]
-    command = ["mpirun", *allow, "-n", 2, sys.executable, "-m", "shoal.cli", *train, "--out", tmp_path / "mpi"]
+    command = [
+        "mpirun",
+        *allow,
+        "-n",
+        2,
+        sys.executable,
+        "-m",
+        "shoal.cli",
+        *train,
+        "--out",
+        tmp_path / "mpi",
+    ]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     status, said = ended(shoal(*train, "--mesh", "2x1", "--out", tmp_path / "one"))
