@@ -13,6 +13,9 @@ with warnings.catch_warnings():
         collect_ignore = ["shoal/envs/worlds/walker.py", "shoal/envs/worlds/lander.py"]
 
 collect_ignore_glob = ["shoal/runs/tracking/*_record.py"]  # they import trackers, which may be missing
+collect_ignore_glob += [
+    f"shoal/islands/flower/{name}.py" for name in ("client", "engine", "parcels", "server")
+]
 
 pytest_plugins = ["tests.compile_report"]
 

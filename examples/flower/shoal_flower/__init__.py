@@ -1,0 +1,1 @@
+"""An example of a federation: the app that Flower starts."""
