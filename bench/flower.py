@@ -1,6 +1,6 @@
 """A federation of five organisations by Flower beside the same one in one program: results/flower.md.
 
-    python bench/flower.py [--steps 163840] [--seeds 5]
+    python bench/flower.py [--steps 163840] [--seeds 5] [--scratch FOLDER]
 
 SuperLink and SuperNodes are processes of their own on loopback, with TLS and keys. In one of the runs an
 organisation is killed with all its programs while it trains, and started again. Needs "shoal[flower]".
@@ -46,8 +46,10 @@ def one_program(steps: int, seed: int, folder: Path) -> Path:
     return folder
 
 
-def by_flower(steps: int, folder: Path, kill: bool, more: str = "") -> tuple[Path, float, list[str]]:
-    """The federation in processes; the server's run, its seconds, and what was done to it."""
+def by_flower(steps: int, folder: Path, kill: bool, more: str = "") -> tuple[Path, str]:
+    """The federation in processes; the server's run, and what was done to it."""
+    if (folder / "done.txt").is_file():
+        return folder / "server", (folder / "done.txt").read_text()
     local = load_local()
     files: dict[str, Path | None] = {}
     folder.mkdir(parents=True)
@@ -56,9 +58,8 @@ def by_flower(steps: int, folder: Path, kill: bool, more: str = "") -> tuple[Pat
         files[name].write_text(json.dumps(world))
     done: list[str] = []
     with local.Deployment(folder / "deployment", files) as deployment:
-        began = time.monotonic()
         settings = (
-            f"shoal.steps={steps} shoal.local_updates={LOCAL_UPDATES} wait=300.0 settings='seed=1 {more}'"
+            f"shoal.steps={steps} shoal.local_updates={LOCAL_UPDATES} wait=200.0 settings='seed=1 {more}'"
         )
         run, server = deployment.run(settings), deployment.folder / "server"
         if kill:
@@ -70,13 +71,13 @@ def by_flower(steps: int, folder: Path, kill: bool, more: str = "") -> tuple[Pat
             deployment.kill(KILLED)
             while meetings() < 4:
                 time.sleep(0.5)
-            deployment.start_node(KILLED)
+            deployment.restart_node(KILLED)
             done.append(f"started again after meeting {meetings()}")
         local.wait_for_file(server / "evaluation.json", 3000)
-        seconds = time.monotonic() - began
         shutil.copytree(server, folder / "server")
         (folder / "log.txt").write_text(deployment.log(run))
-    return folder / "server", seconds, done
+    (folder / "done.txt").write_text("; ".join(done))
+    return folder / "server", "; ".join(done)
 
 
 def load_local():
@@ -117,9 +118,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=163_840)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--scratch", type=Path, help="where runs are kept; those that are there are not made anew"
+    )
     given = parser.parse_args()
     cache_compilations()
-    scratch = Path(tempfile.mkdtemp(prefix="shoal-flower-"))
+    scratch = given.scratch or Path(tempfile.mkdtemp(prefix="shoal-flower-"))
     print(scratch, flush=True)
     inside = {s: one_program(given.steps, s, scratch / f"one-{s}") for s in range(1, given.seeds + 1)}
     found = {seed: scores(folder) for seed, folder in inside.items()}
@@ -133,11 +137,12 @@ def main() -> None:
         (f"Flower, seed 1, {KILLED} killed and back", True, ""),
         ("Flower, seed 1, compress int8", False, "compress=int8"),
     ):
-        server, seconds, done = by_flower(given.steps, scratch / name.replace(" ", "-"), kill, more)
+        server, done = by_flower(given.steps, scratch / name.replace(" ", "-"), kill, more)
         meetings = meetings_of(server)
         absent = sum(bool(one["absent"]) or int(one["came"]) < len(WORLDS) for one in meetings)
-        note = f"{seconds / len(meetings):.0f} s a meeting; {absent} of {len(meetings)} without somebody"
-        rows.append(row(name, scores(server), "; ".join([note, *done])))
+        seconds = float(meetings[-1]["seconds"]) / len(meetings)
+        note = f"{seconds:.0f} s a meeting; {absent} of {len(meetings)} without somebody"
+        rows.append(row(name, scores(server), "; ".join(filter(None, [note, done]))))
         print(rows[-1], flush=True)
         full = [one for one in meetings if int(one["came"]) == len(WORLDS)]
         size = np.mean([int(one["received"]) for one in full[1:]]) / len(WORLDS)

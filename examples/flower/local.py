@@ -70,6 +70,18 @@ class Deployment:
             *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in given.items())),
         )
 
+    def restart_node(self, name: str, seconds: float = 180.0) -> None:
+        """Start a SuperNode that was killed; the SuperLink takes it back after about a minute."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.start_node(name)
+            try:
+                self.processes[name].wait(8)
+            except subprocess.TimeoutExpired:
+                return
+            self.kill(name)
+        raise TimeoutError(f"{name} cannot start; see {self.folder / name}.log")
+
     def run(self, config: str) -> str:
         """Start the app with these changes of its run configuration; the run's number."""
         names = " ".join(self.worlds)
@@ -99,6 +111,8 @@ class Deployment:
     def kill(self, name: str, how: int = signal.SIGKILL) -> None:
         """End a program and all that it has started."""
         process = self.processes.pop(name)
+        if process.poll() is not None:
+            return
         descendants = children_of(process.pid)
         os.killpg(process.pid, how)
         try:

@@ -22,7 +22,7 @@ def test_a_federation_trains_and_a_killed_organisation_comes_back(tmp_path):
         deployment.run(SHORT)
         LOCAL["wait_for_file"](server / "islands.csv", 120)
         deployment.kill("south")
-        deployment.start_node("south")
+        deployment.restart_node("south")
         LOCAL["wait_for_file"](server / "evaluation.json", 400)
         evaluation = json.loads((server / "evaluation.json").read_text())
         with (server / "islands.csv").open() as file:

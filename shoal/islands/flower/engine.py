@@ -41,6 +41,7 @@ class FlowerEngine:
         self.posted: dict[str, Posted] = {}  # by the letter's number
         self.working: dict[int, tuple[Any, Order]] = {}  # the activation of the node that works on an order
         self.came: set[int] = set()  # islands that have sent something
+        self.not_before: dict[int, float] = {}  # when an island whose client failed may be asked again
         self.nodes: dict[int, Any] = {}
         self.looked, self.unknown = 0.0, set()
 
@@ -51,7 +52,7 @@ class FlowerEngine:
     def send(self, island: int, order: Order) -> None:
         """Send an order as soon as the island's node is online."""
         self.working.pop(island, None)
-        self.orders[island] = (0.0, order)
+        self.orders[island] = (self.not_before.get(island, 0.0), order)
 
     def events(self, seconds: float) -> list[Arrived | Lost]:
         """What has come, and who has gone."""
@@ -108,18 +109,21 @@ class FlowerEngine:
                     f"node {node.node_id} ({node.name!r}) is not one of the organisations", RuntimeWarning
                 )
         found: list[Arrived | Lost] = []
-        for island, (activation, order) in list(self.working.items()):
+        for island, (activation, _) in list(self.working.items()):
             node = self.nodes.get(island)
-            if node is not None and _activation(node) == activation:
-                continue
-            self.working.pop(island)
-            if island in self.came:
-                found.append(
-                    Lost(island, "its node is gone" if node is None else "its node was started again")
-                )
-            else:
-                self.orders[island] = (0.0, order)
+            if node is None or _activation(node) != activation:
+                found += self._give_up(island, "its node is gone" if node is None else "its node began anew")
         return found
+
+    def _give_up(self, island: int, why: str) -> list[Arrived | Lost]:
+        """Wait no longer for an order; an island that has never come is asked again without a word."""
+        if island not in self.working:
+            return []
+        _, order = self.working.pop(island)
+        if island in self.came:
+            return [Lost(island, why)]
+        self.send(island, order)
+        return []
 
     def _post(self, episodes: int | None = None) -> None:
         """Send the orders whose nodes are online."""
@@ -158,9 +162,8 @@ class FlowerEngine:
                 data = parcels.unpack(letter.content)
             except BadMessage as bad:
                 warnings.warn(f"{name} is asked again in {RETRY_SECONDS:.0f} s: {bad}", RuntimeWarning)
-                if island in self.working:
-                    _, order = self.working.pop(island)
-                    self.orders[island] = (time.monotonic() + RETRY_SECONDS, order)
+                self.not_before[island] = time.monotonic() + RETRY_SECONDS
+                found += self._give_up(island, str(bad))
                 continue
             self.working.pop(island, None)
             self.came.add(island)
