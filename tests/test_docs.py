@@ -26,6 +26,7 @@ from shoal.cli.plot import Plot
 from shoal.cli.runs import Runs
 from shoal.cli.sweep import SweepFlags, parse_sweep
 from shoal.cli.watch import Watch
+from shoal.envs.procgen import LEVELS
 from shoal.envs.registry import SUITES
 from shoal.learners.registry import ALGORITHMS
 from shoal.runs.naming import ROOT as RUNS_ROOT
@@ -134,7 +135,7 @@ ELSEWHERE += " --disable-runtime-dependency-installation"
 def test_flags_in_the_text_exist(page):
     names = {name for algo in ALGORITHMS for name in all_flags(algo)}
     names |= {field.name for options in (*OPTIONS.values(), SweepFlags) for field in fields(options)}
-    names |= {short for short, name in SHORT_NAMES.items() if name in names}
+    names |= {short for short, name in SHORT_NAMES.items() if name in names} | {*LEVELS}  # Procgen's
     flags = {f"--{name}".replace("_", "-") for name in names}
     flags |= {flag.replace("--", "--no-") for flag in flags} | set(ELSEWHERE.split())
     text = re.sub(
