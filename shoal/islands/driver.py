@@ -50,9 +50,9 @@ class Crowd(NamedTuple):
 class Driver:
     """Holds the meetings of a run whose islands an engine runs; `wait` is in seconds.
 
-    A meeting waits for all islands that train, but no longer than `wait` once half of them have come. Those
-    that come later are absent from it; they go on from their own work. A lost one is started again, and is
-    absent until its first message.
+    A meeting waits for all islands that train towards it, but no longer than `wait` once half of them have
+    come. Those that come later are absent from it, and later ones do not wait for them; they go on from their
+    own work. A lost one is started again, and is absent until its first message.
     """
 
     def __init__(self, meeting: Meeting, record: Record, engine: Engine, crowd: Crowd, wait: float = 30.0):
@@ -165,10 +165,8 @@ class Driver:
         """Have islands take their answers and save, without training on; waits until they have."""
         for island in islands:
             self._send(self.meeting.answer(island, self.members[island]), save=True, train=False)
-        pending, deadline = (
-            {*islands},
-            time.monotonic() + STOP_SECONDS if self.waiting.stopping else max(self.wait, STOP_SECONDS),
-        )
+        patience = STOP_SECONDS if self.waiting.stopping else max(self.wait, STOP_SECONDS)
+        pending, deadline = {*islands}, time.monotonic() + patience
         while pending and time.monotonic() < deadline:
             for event in self.engine.events(POLL_SECONDS):
                 pending.discard(event.island)
@@ -184,7 +182,8 @@ class Driver:
         absent: dict[int, str] = {}
         deadline, stop = None, None
         while True:
-            missing = self.members.keys() - self.returning - came.keys() - absent.keys()
+            there = {island for island, towards in self.working.items() if towards == round}
+            missing = there - self.returning - came.keys() - absent.keys()
             if not missing and came:
                 break
             if not missing and absent and all(why.startswith("left out") for why in absent.values()):

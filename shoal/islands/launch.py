@@ -56,6 +56,10 @@ def train_islands(
 
 def engine_maker(islands: Islands, mesh: str | None) -> EngineMaker:
     """The engine that the options name."""
+    if islands.engine == "ray":
+        from shoal.islands.ray import RayEngine
+
+        return lambda settings, folder, most: RayEngine(settings, folder, most, islands, mesh)
     from shoal.islands.local import LocalEngine
 
     return lambda settings, folder, most: LocalEngine(settings, folder, most, mesh)

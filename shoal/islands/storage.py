@@ -71,9 +71,9 @@ def find_rows(
     return saving.from_saved_order(trainer, fresh, parts | own), found
 
 
-def saved_rows(folder: Path) -> Iterator[Rows]:
-    """The checkpoints of all islands that have all that a learner goes on from."""
-    for own in sorted(Path(folder).glob("*-*")):
+def saved_rows(folder: Path, name: str = "*-*") -> Iterator[Rows]:
+    """The checkpoints of all islands, or of one, that have all that a learner goes on from."""
+    for own in sorted(Path(folder).glob(name)):
         for data in sorted(own.glob("step_*.safetensors")):
             if data.stem.endswith("_replay"):
                 continue

@@ -32,7 +32,7 @@ GROUPS = (
             "q_mean",
         ),
     ),
-    ("Learning together", ("disagreement/", "exchange/", "privacy/")),
+    ("Learning together", ("disagreement/", "exchange/", "privacy/", "islands/")),
     ("Population", ("population/", "hypers/")),
     ("Curiosity", ("curiosity/",)),
     ("Speed", ("steps_per_second", "seconds/", "updates_per_step")),

@@ -26,6 +26,8 @@ METRICS = {
     "disagreement/unlinked": "KL divergence to policies without a link (nats)",
     "exchange/bytes": "bytes sent per learner",
     "exchange/rounds": "exchanges taken part in",
+    "islands/present": "share of meetings it came to",
+    "islands/bytes": "bytes carried for the learner",
     "privacy/cost": "cost of privacy",
     "privacy/epsilon": "spent privacy budget ε",
     "population/parent": "parent at the last selection",

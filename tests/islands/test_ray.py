@@ -1,0 +1,55 @@
+"""Islands on a Ray cluster of several nodes on this machine: a node dies and another one joins."""
+
+import csv
+import os
+import threading
+import time
+
+import pytest
+
+ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+from crowds import config_with  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+
+import shoal  # noqa: E402
+from shoal.islands.launch import train_islands  # noqa: E402
+from shoal.islands.options import Islands  # noqa: E402
+
+
+@pytest.fixture
+def cluster():
+    """A head without room for islands, and two nodes with room for one each."""
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0"}
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    found.nodes = [found.add_node(num_cpus=1) for _ in range(2)]
+    ray.init(address=found.address, log_to_driver=False, logging_level="error")
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+def test_an_island_whose_node_dies_is_absent_until_another_node_has_it(cluster, tmp_path):
+    config = config_with(exchange="average", steps=16 * 4 * 2_500, learners=4)
+
+    def fail():
+        path = tmp_path / "islands.csv"
+        while not path.exists() or path.read_text().count("\n") < 50:
+            time.sleep(0.1)
+        cluster.remove_node(cluster.nodes[0], allow_graceful=False)
+        time.sleep(2)
+        cluster.add_node(num_cpus=1)
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    summary = train_islands(config, Islands("2", engine="ray", wait=5.0), tmp_path)[1]
+    thread.join()
+    with (tmp_path / "islands.csv").open() as file:
+        held = list(csv.DictReader(file))
+    absent = [row["absent"] for row in held]
+    assert any("lost" in why for why in absent)
+    assert {row["came"] for row in held} == {"2", "4"}
+    assert absent[-1] == ""
+    assert summary["islands"]["restarts"] >= 1
+    assert shoal.load(tmp_path).step == 16 * 4 * 2_500
