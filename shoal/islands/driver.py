@@ -20,7 +20,8 @@ STOP_SECONDS = 10.0
 REGROUP_SECONDS = 10.0
 """How long there must be room for another number of islands before the learners are divided anew."""
 TRIES = 3
-"""After so many meetings to which nobody came, because all were left out, the run ends."""
+"""After so many meetings to which nobody came, because all were left out, or so many errors of an island's
+program, one after the other, the run ends."""
 
 
 class Crowd(NamedTuple):
@@ -62,6 +63,7 @@ class Driver:
         self.working: dict[int, int] = {}  # the round towards which an island trains
         self.returning: set[int] = set()  # lost islands that have sent nothing since they were started again
         self.begun = False  # whether any island has sent anything
+        self.failures: dict[int, int] = {}  # errors of an island's program since it last sent something
         self.sent: dict[int, int] = {}  # bytes, since the last meeting
         self.received: dict[int, int] = {}
         self.other_room_since: float | None = None
@@ -209,8 +211,9 @@ class Driver:
         island = event.island
         if isinstance(event, Lost):
             why = event.why.splitlines()[-1]
-            if not self.begun:
-                raise ShoalError(f"island {island} cannot start: {why}")
+            self.failures[island] = self.failures.get(island, 0) + event.failed
+            if event.failed and (not self.begun or self.failures[island] >= TRIES):
+                raise ShoalError(f"island {island} cannot train: {why}")
             absent[island] = f"lost: {why}"
             came.pop(island, None)
             self.returning.add(island)
@@ -219,6 +222,7 @@ class Driver:
             return
         self.received[island] = self.received.get(island, 0) + len(event.data)
         self.begun = True
+        self.failures.pop(island, None)
         self.returning.discard(island)
         try:
             message = decode(event.data)

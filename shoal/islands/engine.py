@@ -15,6 +15,7 @@ class Lost(NamedTuple):
 
     island: int
     why: str
+    failed: bool = False  # its program ended with an error, so that to start it again may not help
 
 
 class Order(NamedTuple):

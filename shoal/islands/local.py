@@ -94,7 +94,7 @@ class LocalEngine:
             while frame := read_frame(process.stdout):
                 kind, data = frame
                 if kind == ERROR:
-                    self.found.put((process, Lost(island, data.decode(errors="replace").strip())))
+                    self.found.put((process, Lost(island, data.decode(errors="replace").strip(), True)))
                     return
                 self.found.put((process, Arrived(island, data)))
         except (OSError, ValueError):

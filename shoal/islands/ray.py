@@ -147,7 +147,8 @@ class RayEngine:
         except self.ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None)
             first = str(cause if isinstance(cause, ShoalError) else error).strip().splitlines()[0]
-            return Lost(island, shorten(first, WHY, placeholder=" ..."))
+            failed = isinstance(error, self.ray.exceptions.RayTaskError) or "creation task" in str(error)
+            return Lost(island, shorten(first, WHY, placeholder=" ..."), failed)
         self._keep(files)
         return Arrived(island, data)
 

@@ -82,6 +82,8 @@ def main() -> None:
         while frame := read_frame(orders):
             kind, answer = frame
             write_frame(messages, MESSAGE, worker.work(Order(answer, bool(kind & SAVE), bool(kind & TRAIN))))
+    except BrokenPipeError:
+        os._exit(0)  # the driver is gone, and nobody else has ended its islands
     except ShoalError as error:
         write_frame(messages, ERROR, str(error).encode())
     except Exception:

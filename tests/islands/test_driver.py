@@ -61,6 +61,8 @@ class Scripted:
         match self.faults.pop((number, island.round), None):
             case "lost":
                 return [Lost(number, "a test took it")]
+            case "failed":
+                return [Lost(number, "no such world", True)]
             case "garbage":
                 return [Arrived(number, data[:-7])]
             case "late":
@@ -158,6 +160,12 @@ def test_when_nobody_comes_the_run_ends_and_says_why(tmp_path):
         pytest.raises(ShoalError, match="nobody came to the last 3 meetings; island 0: left out"),
     ):
         train(tmp_path, faults=liars)
+
+
+def test_a_killed_island_starts_again_also_before_any_came_and_one_with_an_error_ends_the_run(tmp_path):
+    assert train(tmp_path, faults={(0, 1): "lost"})["islands"]["restarts"] == 1
+    with pytest.raises(ShoalError, match="island 0 cannot train: no such world"):
+        train(tmp_path / "wrong", faults={(0, 1): "failed"})
 
 
 @pytest.mark.parametrize("text", ["0", "4..2", "two", "1..", "-1"])
