@@ -60,6 +60,7 @@ class Phase(NamedTuple):
     cold: bool = False  # with an empty cache of compiled programs
     pause: float = 0.0  # of slow_env, until the interrupt
     busy_disk: bool = False  # while another process writes and flushes all the time
+    number: int = signal.SIGINT
 
 
 def within(seconds: float) -> Callable[[Running, float], None]:
@@ -103,6 +104,14 @@ PHASES = [
         after(has_row, 20.0),
         pause=0.23,
     ),
+    Phase(
+        "SIGTERM in a 30 s iteration, Python",
+        3,
+        f"train slow_env:Slow-v0 --steps 768 --out run {SMALL}",
+        after(has_row, 20.0),
+        pause=0.23,
+        number=signal.SIGTERM,
+    ),
     Phase("long iteration, XLA", 5, f"train CartPole-v1 --steps 4e6 --out run {LONG}", after(has_row, 8.0)),
     Phase("saving 370 MB", 4, SAVING, after(saves, 0.5)),
     Phase("saving 370 MB, busy disk", 4, SAVING, after(saves, 0.5), busy_disk=True),
@@ -139,7 +148,7 @@ def attempt(phase: Phase, trained: Path, cache: Path, chance: float) -> tuple[fl
         phase.wait(running, chance)
         before = time.monotonic()
         for _ in range(phase.signals):
-            running.process.send_signal(signal.SIGINT)
+            running.process.send_signal(phase.number)
             time.sleep(0.3 * (phase.signals > 1))
         try:
             status = running.process.wait(60)
@@ -147,7 +156,7 @@ def attempt(phase: Phase, trained: Path, cache: Path, chance: float) -> tuple[fl
             running.process.kill()
             return 60.0, ["did not end"]
         seconds, said = time.monotonic() - before, running.said.read_text()
-        late = status in (0, -signal.SIGINT)  # Python's last steps know no handlers
+        late = status in (0, -phase.number)  # Python's last steps know no handlers
         wrong = [] if late or status == 130 else [f"code {status}"]
         wrong += ["slow"] if seconds > LIMIT else []
         wrong += ["a traceback"] if "Traceback" in said or "Exception ignored" in said else []

@@ -66,7 +66,10 @@ def join(process: ProcessInfo) -> None:
     }
     try:
         if process.coordinator:
-            jax.distributed.initialize(process.coordinator, process.size, process.rank, **common)
+            own = listening_address(process.coordinator)
+            jax.distributed.initialize(
+                process.coordinator, process.size, process.rank, coordinator_bind_address=own, **common
+            )
         elif "SLURM_STEP_NUM_TASKS" in os.environ and "OMPI_COMM_WORLD_RANK" not in os.environ:
             jax.distributed.initialize(**common)
         else:
@@ -76,6 +79,17 @@ def join(process: ProcessInfo) -> None:
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ShoalError(f"the {process.size} processes could not connect: {reason}") from error
+
+
+def listening_address(coordinator: str) -> str | None:
+    """Where the first process listens: on this machine alone, or on all its addresses where a host is named.
+
+    >>> listening_address("127.0.0.1:29400"), listening_address("[::1]:29400")
+    ('127.0.0.1:29400', '[::1]:29400')
+    >>> listening_address("host1:29400")
+    """
+    host = coordinator.rpartition(":")[0].strip("[]")
+    return coordinator if host in ("localhost", "::1") or host.startswith("127.") else None
 
 
 def connect() -> None:

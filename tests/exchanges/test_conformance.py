@@ -81,7 +81,7 @@ QUICK = (
     "average with adam",
     "average of bytes",
     "average in private",
-    "median with liars",
+    "median with attackers",
     "gossip",
     "gossip in pairs",
     "gossip by a file",
@@ -94,7 +94,7 @@ QUICK_UNCOMPILED = ("average", "gossip in pairs")
 """Few, as every operation is a program of its own; tests of rules and channels compare theirs with NumPy."""
 QUICK_DIVIDED = (
     "average with adam",
-    "median with liars",
+    "median with attackers",
     "gossip",
     "gossip in pairs",
     "neighbours",
