@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 PYTEST := $(RUN) pytest -n auto --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-slow test-all setup check format bench wheel docs docs-images gallery results results-check clean
+.PHONY: demo test test-slow test-all fuzz setup check format bench wheel docs docs-images gallery results results-check clean
 
 demo: setup
 	$(RUN) shoal.cli train CartPole-v1 --seed 1
@@ -19,6 +19,11 @@ test-slow: setup
 	$(PYTEST) -m slow
 
 test-all: test test-slow
+
+# settings, matrices, worlds, plans, command lines, wrong in all ways; what breaks goes into the corpus of the tests
+MINUTES ?= 10
+fuzz: setup
+	$(RUN) tests.fuzz --minutes $(MINUTES)
 
 setup: .venv/installed
 

@@ -140,6 +140,10 @@ def _size(value: Any, known: dict[int, float], depth: int) -> float:
         return math.inf
     if id(value) not in known:
         known[id(value)] = math.inf  # while it is under way: what contains itself has no end
-        items = [*value.keys(), *value.values()] if isinstance(value, Mapping) else value
+        items = value
+        if isinstance(value, Mapping):
+            if len(set(map(type, value)) | {str}) > 1 and set(map(type, value)) != {int}:
+                return math.inf  # names that have no order
+            items = [*value.keys(), *value.values()]
         known[id(value)] = 1 + sum(_size(item, known, depth - 1) for item in items)
     return known[id(value)]

@@ -13,9 +13,10 @@ PAGE = Path(__file__).with_suffix(".md")
 INTRODUCTION = """\
 # Settings
 
-Every setting with its flag, its default and its meaning. `shoal train ENV --help` shows the values that an
-environment's [preset](presets.md) gives. In Python and in `config.yaml` the names have underscores:
-`--num-envs` is `num_envs`, and `--curiosity.coef` is `coef` of the group `curiosity`.
+Every setting with its flag, its default, its meaning and, in brackets, what it may be.
+`shoal train ENV --help` shows the values that an environment's [preset](presets.md) gives. In Python and in
+`config.yaml` the names have underscores: `--num-envs` is `num_envs`, and `--curiosity.coef` is `coef` of the
+group `curiosity`.
 
 This page is written by `python docs/reference/settings.py` from the settings' own descriptions.
 """

@@ -15,6 +15,10 @@ from shoal.runs.catalogue import find_run, newest_run
 RunFolder = Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[RUN]")]
 
 
+LONGEST = 300
+"""Letters of a message of tyro's, which repeats all that was typed."""
+
+
 def choose_run(given: Path | None, out: TextIO | None = None) -> Path:
     """The folder of the run that is meant: the newest one unless given, and then its name is printed."""
     if given:
@@ -52,4 +56,5 @@ def one_line(box: str, command: str) -> str:
     suggested = re.search(r"Perhaps you meant: (--[^\s,/]+)", " ".join(more))
     question = f"; did you mean {suggested[1]}?" if suggested else ""
     message = message.strip() or "unreadable arguments"
+    message = message if len(message) <= LONGEST else f"{message[:LONGEST]} ..."
     return f"{message[0].lower()}{message[1:]}{question} ({command} --help lists the options)"

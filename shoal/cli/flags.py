@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args, get_origin
 
 import tyro
+from annotated_types import Interval
 
 from shoal.cli.arguments import read_arguments
 from shoal.errors import ShoalError
@@ -18,7 +19,7 @@ from shoal.runs.config import refuse_of_others
 from shoal.runs.milestones import Milestones
 from shoal.runs.naming import ROOT
 from shoal.setting_names import SHORT_NAMES
-from shoal.settings import helps, hints, long_name, types, unknown
+from shoal.settings import check, helps, hints, long_name, types, unknown
 from shoal.training.config import TrainConfig
 
 NOT_FLAGS = {"env", "algo", "exchanges", "hyper_plan", "learner_hypers", "distinct_seeds"}
@@ -59,9 +60,9 @@ class Output:
     """Also record the run with a tracker: wandb, mlflow or trackio; several with commas."""
     mesh: str | None = None
     """Devices that learners, and their environments, are divided over, e.g. 4x2; chosen unless given."""
-    processes: int = 1
+    processes: Annotated[int, Interval(ge=1, le=10_000)] = 1
     """Processes on this machine that train together. mpirun and srun need no flag."""
-    rank: int | None = None
+    rank: Annotated[int, Interval(ge=0, le=10_000)] | None = None
     """The number of this process, where each is started by hand."""
     coordinator: str | None = None
     """HOST:PORT of the first process, where each is started by hand."""
@@ -73,6 +74,7 @@ class Output:
     """Show the whole traceback of an error."""
 
     def __post_init__(self):
+        check(self)
         if self.name and self.out:
             raise ShoalError(f"--name {self.name} and --out {self.out} are two folders; give one of them")
         if self.name in ("", "..") or (self.name and Path(self.name).name != self.name):

@@ -71,8 +71,6 @@ def run(config: TrainConfig, output: Output, milestones: Milestones) -> int:
 
 def process_of(output: Output) -> ProcessInfo | None:
     """This process among several, as given by flags; None without these flags."""
-    if output.processes < 1:
-        raise ShoalError(f"processes must be at least 1, not {output.processes}")
     if output.rank is None and output.coordinator is None:
         return None
     if output.rank is None or output.coordinator is None or not 0 <= output.rank < output.processes:

@@ -14,6 +14,9 @@ from shoal.errors import ShoalError
 MOST_LEARNERS = 2**14
 """The most learners of a graph: its matrix has the square of that many entries."""
 
+MOST_EDGES = 2**18
+"""The most edges of a random graph, whose pairs are switched one after the other."""
+
 
 def complete(n: int) -> np.ndarray:
     """Each learner has all others as neighbours.
@@ -232,6 +235,8 @@ def _check_degree(n: int, degree: int) -> None:
     wanted = f"a regular graph of {n} learners with degree {degree}"
     if not 1 <= degree < n:
         raise ShoalError(f"{wanted} does not exist; the degree must be at least 1 and below {n}")
+    if n * degree > MOST_EDGES:
+        raise ShoalError(f"{wanted} is too large; the product of both must be at most {MOST_EDGES:,}")
     if n * degree % 2:
         raise ShoalError(f"{wanted} does not exist; one of the two numbers must be even")
     if degree == 1 and n > 2:

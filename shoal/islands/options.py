@@ -1,9 +1,12 @@
 """How a run is divided into islands, as the command line says it: how many, by which engine."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Interval
 
 from shoal.errors import ShoalError
+from shoal.settings import check
 
 
 @dataclass(frozen=True)
@@ -15,19 +18,16 @@ class Islands:
     for."""
     engine: Literal["local", "ray"] = "local"
     """What runs the islands: processes of this machine, or a Ray cluster."""
-    wait: float = 30.0
+    wait: Annotated[float, Interval(gt=0, le=1_000_000)] = 30.0
     """Seconds that a meeting waits for slow islands once half of them have come."""
     ray_address: str | None = None
     """The Ray cluster to join: HOST:PORT, or auto for the one of this machine; a new one unless given."""
-    island_cpus: float = 1.0
+    island_cpus: Annotated[float, Interval(ge=0, le=10_000)] = 1.0
     """Cores that Ray keeps for an island."""
-    island_gpus: float = 0.0
+    island_gpus: Annotated[float, Interval(ge=0, le=10_000)] = 0.0
     """GPUs that Ray keeps for an island; with a fraction several islands share a card and its memory."""
 
     def __post_init__(self):
-        if not self.wait > 0:
-            raise ShoalError(f"wait must be above 0 seconds, not {self.wait:g}")
-        if self.island_cpus < 0 or self.island_gpus < 0:
-            raise ShoalError("island_cpus and island_gpus cannot be below 0")
+        check(self)
         if self.ray_address is not None and self.engine != "ray":
             raise ShoalError("ray_address needs --engine ray")

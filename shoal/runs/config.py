@@ -130,7 +130,8 @@ def read_exchanges(settings: dict[str, Any]) -> tuple[ExchangeConfig, ...]:
         one = _exchange(settings)
         check_exchange(one)
         return () if one.exchange == "none" else (one,)
-    if not fit(several, Listed)[0]:
+    fits, several = fit(several, Listed)
+    if not fits:
         raise ShoalError(
             f"exchange must be a name, or a list of at most {MOST_EXCHANGES} with an `exchange: NAME` each, "
             f"not {shown(several)}"
@@ -202,8 +203,11 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise ShoalError(f"{path} is not yaml: {shorten(str(error), 200)}") from error
     if not isinstance(settings, dict):
         raise ShoalError(f"{path} holds no settings; each line should be `name: value`")
-    if not is_plain(settings):
-        raise ShoalError(f"{path} holds more than settings: it is too large, too deep, or contains itself")
+    if not is_plain(list(settings.values())):
+        raise ShoalError(
+            f"{path} holds more than settings: a value is too large, too deep, contains itself, has letters "
+            "that cannot be written, or names of two kinds"
+        )
     return settings
 
 

@@ -21,7 +21,7 @@ from shoal.training.config import TrainConfig
 
 OF_THE_RUN = ("frame_stack", "hard_resets", "env_spread")
 """Settings of the run, beside those of the algorithm, that a sweep can vary."""
-MOST_TRIALS = 100_000
+MOST_TRIALS = 10_000
 """The most settings that a sweep tries."""
 HYPERS = 7
 """Folded into the seed for the values that are drawn."""
@@ -46,6 +46,8 @@ def read_axes(algo: str, grid: Mapping[str, Sequence[Any]], priors: Iterable[str
     known = groups.hints(ALGORITHMS[algo].config) | _of_the_run()
     axes: dict[str, Axis] = {}
     for name, values in grid.items():
+        if not values:
+            raise ShoalError(f"the grid has no values of {name}; give one or more")
         full = _full_name(name, algo, known)
         _add(axes, full, Values(tuple(dict.fromkeys(read_value(full, x, known[full]) for x in values))))
     for text in priors:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import jax
 from annotated_types import Interval
@@ -24,6 +24,8 @@ from shoal.types import EnvSpec
 
 MEMORY = 2 * 2**30
 """Bytes of a program's learners and rollouts, unless the device says how many it has."""
+Tried: TypeAlias = Annotated[int, Interval(ge=1, le=MOST_TRIALS)]
+"""How many settings are tried."""
 LARGEST = 1024
 """The most learners in a program by default: larger ones are hardly quicker and report late."""
 TPE_BATCHES = 16
@@ -55,7 +57,7 @@ class Plan:
     axes: Mapping[str, Axis]
     """The settings that vary."""
     method: Literal["grid", "random", "tpe"]
-    num_trials: Annotated[int, Interval(ge=1, le=MOST_TRIALS)]
+    num_trials: Tried
     """How many settings are tried; of a grid, all of them."""
     seeds: Count = 4
     """Learners of each setting."""

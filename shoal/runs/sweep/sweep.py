@@ -17,8 +17,9 @@ from shoal.runs.progress import ProgressBar, on_terminal
 from shoal.runs.session import Finished, Session, clear_folder, train_session
 from shoal.runs.sweep.axes import combinations, read_axes
 from shoal.runs.sweep.execute import Interrupted, run_plan
-from shoal.runs.sweep.plan import Plan
+from shoal.runs.sweep.plan import Plan, Tried
 from shoal.runs.sweep.table import Row, best_first
+from shoal.schema import convert
 from shoal.training.config import TrainConfig
 
 FILES = ("sweep.yaml", "trials.csv", "best.yaml", "study.log")
@@ -97,13 +98,16 @@ def sweep(
 
 def make_plan(
     base: TrainConfig,
-    grid: Mapping[str, Sequence[Any]],
+    grid: Mapping[str, Sequence[Any]] | None,
     random: int | None,
     tpe: int | None,
     priors: Sequence[str],
     **how: Any,
 ) -> Plan:
     """The plan of a grid, of random search, or of Optuna's."""
+    random, tpe = (convert(name, x, Tried | None) for name, x in (("random", random), ("tpe", tpe)))
+    priors = convert("priors", priors, tuple[str, ...])
+    grid = convert("grid", grid or {}, dict[str, tuple[Any, ...]])
     if random is not None and tpe is not None:
         raise ShoalError(f"random {random} and tpe {tpe} are two ways to search; give one of them")
     drawn = random if random is not None else tpe

@@ -106,7 +106,7 @@ def test_bad_grids_are_refused(texts, complaint):
         ({"random": 2, "tpe": 2, "priors": ["gamma"]}, "two ways"),
         (
             {"random": 0, "tpe": None, "priors": ["gamma"]},
-            "whole number from 1 to 100,000, not 0",
+            "random must be a whole number from 1 to 10,000",
         ),
         ({"random": None, "tpe": None, "priors": ["gamma"]}, "--random N"),
         ({"random": None, "tpe": 4, "priors": ["num_steps=choice 16 32"]}, "a program for each value"),
