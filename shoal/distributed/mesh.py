@@ -107,13 +107,27 @@ def choose_shape(num_learners: int, num_envs: int, devices: list[Any]) -> tuple[
     most = 1 if devices[0].platform == "cpu" and not several else num_envs
     counts = [len(devices)] if several else range(len(devices), 0, -1)
     for count in counts:
-        for data in (n for n in range(1, count + 1) if count % n == 0):
-            if num_learners % (count // data) == 0 and most % data == 0:
-                return count // data, data
+        if shape := even_shape(num_learners, most, count):
+            return shape
+    more = next(
+        n for n in range(num_envs, num_envs + len(devices) + 1) if even_shape(num_learners, n, len(devices))
+    )
     raise ShoalError(
         f"{num_learners} learners x {num_envs} environments do not divide evenly over {len(devices)} "
-        "devices: change --learners, --num-envs or the number of processes"
+        f"devices: use --num-envs {more}, or change --learners or the number of processes"
     )
+
+
+def even_shape(num_learners: int, num_envs: int, num_devices: int) -> tuple[int, int] | None:
+    """A mesh of so many devices that divides the work evenly, learners before environments.
+
+    >>> even_shape(2, 6, 4), even_shape(1, 3, 2)
+    ((2, 2), None)
+    """
+    for data in (n for n in range(1, num_devices + 1) if num_devices % n == 0):
+        if num_learners % (num_devices // data) == 0 and num_envs % data == 0:
+            return num_devices // data, data
+    return None
 
 
 def check_shape(shape: tuple[int, int], num_learners: int, num_envs: int, num_devices: int) -> None:

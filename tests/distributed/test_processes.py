@@ -235,7 +235,7 @@ def test_a_mistake_is_told_once(tmp_path):
     )
     assert status == 2
     assert said.count("shoal:") == 1
-    assert "1 learners x 3 environments do not divide evenly over 2 devices" in said
+    assert "1 learners x 3 environments do not divide evenly over 2 devices: use --num-envs 4, " in said
 
 
 @pytest.mark.parametrize(
