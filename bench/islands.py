@@ -1,7 +1,7 @@
 """What islands cost, and what they survive.
 
-python bench/islands.py cost [--engines local ray] [--rounds 100] [--out bench/results/islands_cost.md]
-    seconds and bytes of a meeting by engine and size, beside the exchange inside one program
+python bench/islands.py cost [--engines local ray] [--repeats 30]
+    seconds and bytes of a meeting by its parts, engine and size
 python bench/islands.py faults [--engine local] [--islands 50] [--drivers 5] [--nodes 0] [--gap 4]
     a run whose islands, driver and nodes are killed at random moments, and which then ends
 python bench/islands.py learning [--seeds 5] [--minutes 1.0] [--islands 5]
@@ -13,21 +13,22 @@ import csv
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 import shoal
-from shoal.islands.launch import train_islands
-from shoal.islands.options import Islands
+from shoal.islands.island import Island
+from shoal.islands.meeting import Meeting
+from shoal.islands.messages import decode, encode
+from shoal.islands.plan import divide, make_plan
+from shoal.islands.worker import read_frame, write_frame
 from shoal.runs.metrics import read_summary
 
 TRAIN = [sys.executable, "-m", "shoal.cli", "train", "CartPole-v1"]
@@ -56,8 +57,7 @@ def main() -> None:
     kinds = parser.add_subparsers(dest="kind", required=True)
     one = kinds.add_parser("cost")
     one.add_argument("--engines", nargs="+", default=["local", "ray"])
-    one.add_argument("--rounds", type=int, default=100)
-    one.add_argument("--islands", nargs="+", default=["2"])
+    one.add_argument("--repeats", type=int, default=30)
     two = kinds.add_parser("faults")
     two.add_argument("--engine", default="local")
     for name, count in {"islands": 50, "drivers": 5, "nodes": 0}.items():
@@ -70,7 +70,7 @@ def main() -> None:
     three.add_argument("--steps", type=int, default=200_000)
     given = parser.parse_args()
     if given.kind == "cost":
-        cost(given.engines, given.islands, given.rounds)
+        cost(given.engines, given.repeats)
     elif given.kind == "faults":
         faults(
             given.engine, {"island": given.islands, "driver": given.drivers, "node": given.nodes}, given.gap
@@ -82,69 +82,116 @@ def main() -> None:
 # What a meeting costs.
 
 
-def cost(engines: list[str], crowds: list[str], rounds: int) -> None:
-    """A line for each engine, size and number of islands; the first meetings, which compile, do not count."""
-    print(
-        "| size | engine | islands | exchange, ms | everything but training, ms | bytes | share at K = 16 |"
-    )
-    print("|---|---|---|---|---|---|---|")
+def cost(engines: list[str], repeats: int) -> None:
+    """A line for each size: what two islands and their meeting do one after the other, and 16 updates beside.
+
+    Each time is the least of its repeats, which other work on the machine changes least.
+    """
+    carried = [f"carried by {engine}" for engine in engines]
+    names = ["write a message", "read it", "meet (two islands)", "take an answer", *carried, "16 updates"]
+    print(f"| {' | '.join(['size', *(f'{name}, ms' for name in names), 'bytes, both ways'])} |")
+    print("|---" * (len(names) + 2) + "|")
     for size, (learners, hidden) in SIZES.items():
-        inside, updates = in_program(learners, hidden, rounds)
-        total = 1000 * (inside + updates)
-        own, share = f"{1000 * inside:.2f}", 100_000 * inside / total
-        print(f"| {size} | one program | | {own} | {own} | 0 | {share:.1f} % |", flush=True)
-        for engine in engines:
-            for islands in crowds:
-                rows = held(learners, hidden, rounds, engine, islands)
-                exchange = statistics.median(float(row["exchange"]) for row in rows)
-                between = statistics.median(b - a for a, b in pairwise(seconds_of(rows)))
-                size_of = int(statistics.median(int(row["received"]) + int(row["sent"]) for row in rows))
-                lost = max(between - updates, 0.0)
-                line = [size, engine, islands, f"{1000 * exchange:.1f}", f"{1000 * lost:.1f}", f"{size_of:,}"]
-                print(f"| {' | '.join(line)} | {100 * lost / between:.1f} % |", flush=True)
+        times, num_bytes = parts_of_a_meeting(learners, hidden, repeats, engines)
+        cells = [size, *(f"{1000 * times[name]:.2f}" for name in names), f"{num_bytes:,}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def seconds_of(rows: list[dict]) -> list[float]:
-    """When each meeting was held."""
-    return [float(row["seconds"]) for row in rows]
-
-
-def config_of(learners: int, hidden: tuple[int, ...], rounds: int, exchange: str = "average"):
-    """64 learners or so, averaged every 16 updates."""
-    together = {"exchange": exchange, "local_updates": 16} if exchange != "none" else {}
+def parts_of_a_meeting(
+    learners: int, hidden: tuple[int, ...], repeats: int, engines: list[str]
+) -> tuple[dict[str, float], int]:
+    """Seconds by part, and the bytes of all messages and answers."""
     config = shoal.preset(
-        "CartPole-v1", learners=learners, hidden=hidden, num_envs=4, num_steps=128, **together
-    )
-    return shoal.preset(
         "CartPole-v1",
         learners=learners,
         hidden=hidden,
         num_envs=4,
         num_steps=128,
-        steps=config.algo.rollout_size * 16 * rounds,
-        reports=rounds,
-        **together,
+        exchange="average",
+        local_updates=1,
+        steps=512 * 10**6,
     )
+    meeting = Meeting(make_plan(config), "bench")
+    crowd = [Island(config, i, own, mesh="1x1") for i, own in enumerate(divide(learners, 2))]
+    for island in crowd:
+        island.take(meeting.answer(island.number, island.members))
+    updates, sent = [], []
+    for island in crowd:
+        for _ in range(4):
+            updates.append(least(1, island.train))
+            island.round = 0
+            island.state = island.state._replace(iteration=island.state.iteration * 0)
+        sent.append(island.train())
+    held = meeting.meet(sent, round=1)
+    before = meeting.state
+
+    def meet() -> None:
+        meeting.state = before._replace(iteration=0)
+        meeting.meet(sent, round=1)
+
+    data = encode(sent[0])
+    times = {
+        "write a message": least(repeats, lambda: encode(sent[0])),
+        "read it": least(repeats, lambda: decode(data)),
+        "meet (two islands)": least(repeats, meet),
+        "take an answer": least(repeats, lambda: crowd[0].take(held.answers[0])),
+        "16 updates": 16 * sum(sorted(updates)[:2]),  # both islands' on the same cores
+    }
+    for engine in engines:
+        times[f"carried by {engine}"] = ECHOES[engine](data, repeats)
+    return times, sum(len(encode(message)) for message in (*sent, *held.answers))
 
 
-def in_program(learners: int, hidden: tuple[int, ...], rounds: int) -> tuple[float, float]:
-    """Seconds of an exchange inside one program, and of 16 updates without it: medians over reports."""
-    spent = {}
-    for exchange in ("none", "average"):
-        rounds = min(rounds, 20)
-        reports = shoal.train(config_of(learners, hidden, rounds, exchange))
-        at = [report.seconds for report in reports]
-        spent[exchange] = statistics.median(b - a for a, b in pairwise(at[1:]))
-    return max(spent["average"] - spent["none"], 0.0), spent["none"]
+def least(repeats: int, function: Callable[[], object]) -> float:
+    """The least seconds of some calls."""
+    found = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        function()
+        found.append(time.perf_counter() - began)
+    return min(found)
 
 
-def held(learners: int, hidden: tuple[int, ...], rounds: int, engine: str, islands: str) -> list[dict]:
-    """The meetings of a run on islands, without the first three."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = config_of(learners, hidden, rounds)
-        options = Islands(islands, engine=engine, wait=60.0)
-        train_islands(config, options, Path(folder) / "run")
-        return meetings(Path(folder) / "run")[3:-1]
+def echo_of_process(data: bytes, repeats: int) -> float:
+    """Seconds of bytes to a process and back."""
+    code = "import sys; from shoal.islands.worker import read_frame, write_frame\n"
+    code += "while frame := read_frame(sys.stdin.buffer): write_frame(sys.stdout.buffer, *frame)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    to, back = process.stdin, process.stdout
+
+    def echo() -> None:
+        thread = threading.Thread(target=write_frame, args=(to, 0, data))
+        thread.start()
+        read_frame(back)
+        thread.join()
+
+    seconds = least(repeats, echo)
+    process.kill()
+    return seconds
+
+
+def echo_of_ray(data: bytes, repeats: int) -> float:
+    """Seconds of bytes to an actor and back."""
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0"}
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+
+    @ray.remote
+    class Echo:
+        def back(self, data: bytes) -> bytes:
+            return data
+
+    actor = Echo.remote()
+    seconds = least(repeats, lambda: ray.get(actor.back.remote(data)))
+    ray.kill(actor)
+    return seconds
+
+
+ECHOES = {"local": echo_of_process, "ray": echo_of_ray}
 
 
 def meetings(folder: Path) -> list[dict]:

@@ -17,6 +17,7 @@ from shoal.runs.cache import cache_compilations
 from shoal.runs.config import to_yaml
 from shoal.runs.describing import describe_run
 from shoal.runs.naming import find_folder
+from shoal.runs.session import find_checkpoint, keep_annealing
 from shoal.runs.signals import stop_signals
 from shoal.training.config import TrainConfig
 
@@ -37,10 +38,13 @@ def train_islands(
     """Train to the end, or until Ctrl-C; the run's folder, and its summary, {} where none was written."""
     cache_compilations()
     crowd = Crowd.read(islands.islands or "1")
+    folder = Path(folder or find_folder(config))
+    found = None if clobber else find_checkpoint(folder, config)
+    if found and config.anneal_to is None:
+        config = keep_annealing(config, found["anneal_to"])
     plan = make_plan(config)
     if crowd.least > config.learners:
         raise ShoalError(f"{crowd.least} islands need a learner each, and the run has {config.learners}")
-    folder = Path(folder or find_folder(config))
     meeting = Meeting(plan, f"{folder.name} {uuid.uuid4().hex[:8]}")
     record = Record(meeting, folder, clobber, save_every)
     if meeting.state.iteration >= config.num_iterations:

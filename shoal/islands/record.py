@@ -19,6 +19,7 @@ from shoal.islands.meeting import Held, Meeting
 from shoal.ops import trees
 from shoal.ops.ranking import best_learner
 from shoal.runs.config import to_settings
+from shoal.runs.divergence import Diverged
 from shoal.runs.files import FolderLock, disk_errors, write_text
 from shoal.runs.lineage import begin_lineage, extend_lineage
 from shoal.runs.metrics import MetricsWriter, read_summary, write_summary
@@ -153,6 +154,8 @@ class Record:
         self.totals["absences"] += len(attendance.absent)
         self.totals["left_out"] += sum(why.startswith("left out") for why in attendance.absent.values())
         lost = np.nan_to_num(metrics.get("lost", np.zeros(1))) > 0
+        if lost.all() and not self.config.revives:
+            raise Diverged(f"all learners diverged near step {self.step:,}; earlier checkpoints are kept")
         if (new := lost & ~self.lost).any():
             listed = ", ".join(map(str, np.flatnonzero(new)[:8]))
             cause = "the loss is not finite; try a smaller --learning-rate, or --norm-reward"
