@@ -139,7 +139,10 @@ def test_flags_in_the_text_exist(page):
     flags = {f"--{name}".replace("_", "-") for name in names}
     flags |= {flag.replace("--", "--no-") for flag in flags} | set(ELSEWHERE.split())
     text = re.sub(
-        r"^(#SBATCH|\|---|.*(bench/|pip |srun |mpirun |wsl )).*$", "", (ROOT / page).read_text(), flags=re.M
+        r"^(#SBATCH|\|---|.*(bench/|pip |srun |mpirun |wsl |ray start )).*$",
+        "",
+        (ROOT / page).read_text(),
+        flags=re.M,
     )
     if "coming-from" in page:  # the left column is of the other library
         text = re.sub(r"^\|(?:[^|]|\\\|)*\|", "", text, flags=re.M)

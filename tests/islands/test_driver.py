@@ -133,6 +133,7 @@ def test_what_an_absent_island_would_have_said_is_not_a_number(tmp_path):
     assert np.isnan(table["loss/total"][last]).tolist() == [True] * 4 + [False] * 4
 
 
+@pytest.mark.slow
 def test_more_steps_go_on_annealed_as_begun_and_a_complete_run_is_left_alone(tmp_path):
     short = replace(CONFIG, steps=16 * 8)
     train(tmp_path, config=short)
@@ -147,6 +148,7 @@ def test_more_steps_go_on_annealed_as_begun_and_a_complete_run_is_left_alone(tmp
     assert [int(row["round"]) for row in meetings(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_a_run_has_as_many_islands_as_there_is_room_for(tmp_path, monkeypatch):
     monkeypatch.setattr("shoal.islands.driver.REGROUP_SECONDS", 0.0)
     summary = train(tmp_path, "2..4", rooms=[2, 2, 4, 4, 4, 1])
