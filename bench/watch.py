@@ -26,8 +26,9 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
 from shoal.runs.config import write_config
-from shoal.runs.metrics import MetricsWriter, write_summary
+from shoal.runs.metrics import MetricsWriter
 from shoal.runs.presets import preset
+from shoal.runs.summary import write_summary
 
 REPEATS = 5
 STEPS = 400_000

@@ -21,9 +21,10 @@ from shoal.ops.ranking import best_learner
 from shoal.runs.config import to_settings
 from shoal.runs.divergence import Diverged
 from shoal.runs.files import FolderLock, disk_errors, write_text
+from shoal.runs.folder import find_checkpoint, prepare_folder
 from shoal.runs.lineage import begin_lineage, extend_lineage
-from shoal.runs.metrics import MetricsWriter, read_summary, write_summary
-from shoal.runs.session import find_checkpoint, prepare_folder
+from shoal.runs.metrics import MetricsWriter
+from shoal.runs.summary import read_summary, write_summary
 
 MEETINGS = "islands.csv"
 COLUMNS = ("round", "step", "seconds", "came", "absent", "waited", "exchange", "received", "sent")
@@ -64,7 +65,7 @@ class Record:
         if found and "islands" not in found:
             raise ShoalError(f"{folder} holds a run of one program; leave out --islands, or use --clobber")
         step = self.config.steps_after(found["iteration"]) if found else 0
-        prepare_folder(folder, self.lock, self.config, clobber, step)
+        prepare_folder(folder, self.lock, self.config, clobber, found)
         meta = meeting.restore(folder) if found else None
         self.resumed_step = step if meta else None
         kept = (meta or {}).get("record", {})

@@ -14,7 +14,10 @@ def cache_compilations() -> None:
 
     What the user has set, in JAX or by an environment variable such as JAX_COMPILATION_CACHE_DIR, stays.
     """
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home
+        return
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(home / "shoal" / "xla"))
     if jax.config.values["jax_persistent_cache_min_compile_time_secs"] == DEFAULT_SECONDS:

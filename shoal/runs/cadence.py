@@ -10,7 +10,7 @@ from shoal.runs.watch import Watch
 from shoal.training.loop import Report
 
 SAVE_SECONDS = 30.0
-"""Seconds between checkpoints."""
+"""Seconds between checkpoints; below 0 every report is saved."""
 REPLAY_SECONDS = 600.0
 """Seconds between checkpoints with a large replay, the only ones from which its run resumes."""
 SMALL_REPLAY = 32e6
@@ -25,12 +25,18 @@ class Cadence:
         self.complete_step = resumed_step  # the last one saved with its replay
         self.saved_at = self.replay_at = time.monotonic()
 
-    def is_due(self, report: Report) -> bool:
-        """Whether a report should be saved."""
+    def is_due(self, report: Report, busy: bool) -> bool:
+        """Whether a report should be saved; while the one before is written only if it must."""
         elapsed = time.monotonic() - self.saved_at
         better = report.due and self.watch.rank(report) > self.best and elapsed > SAVE_SECONDS / 6
-        due = broadcast_from_first(int(elapsed > SAVE_SECONDS or better))
-        return bool(due) or self.watch.must_save(report)
+        due = broadcast_from_first(
+            int((elapsed > SAVE_SECONDS or better) and not (busy and SAVE_SECONDS >= 0))
+        )
+        return bool(due) or self.must_save(report)
+
+    def must_save(self, report: Report) -> bool:
+        """Whether a report is saved whatever else is being written."""
+        return self.watch.must_save(report) or SAVE_SECONDS < 0
 
     def takes_replay(self, report: Report) -> bool:
         """Whether it should be saved with its replay."""

@@ -3,6 +3,7 @@
 import difflib
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -12,8 +13,9 @@ from shoal.errors import ShoalError
 from shoal.learners.registry import name_of
 from shoal.runs.checkpoint import newest_step
 from shoal.runs.files import is_locked, write_text
-from shoal.runs.metrics import read_last_report, read_summary
+from shoal.runs.metrics import read_last_report
 from shoal.runs.naming import ROOT, from_preset, full_name
+from shoal.runs.summary import read_summary
 from shoal.runs.trust import look_at_config
 from shoal.training.config import TrainConfig
 
@@ -100,7 +102,8 @@ def write_note(folder: Path, note: str) -> None:
 
 def read_note(folder: Path) -> str:
     """What was said of a run; "" where nothing was."""
-    return (folder / NOTE).read_text(encoding="utf-8") if (folder / NOTE).is_file() else ""
+    path = folder / NOTE
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _ending(summary: dict[str, Any], step: int) -> State:
@@ -109,8 +112,11 @@ def _ending(summary: dict[str, Any], step: int) -> State:
 
 def last_change(folder: Path) -> float:
     """When a run's files last changed, in seconds since 1970."""
-    paths = (folder / name for name in FILES)
-    return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
+    changed = 0.0
+    for name in FILES:
+        with suppress(OSError):  # it is not there, or not any more
+            changed = max(changed, (folder / name).stat().st_mtime)
+    return changed
 
 
 def newest_run() -> Path:

@@ -8,17 +8,22 @@ from typing import Any
 import numpy as np
 
 from shoal.runs.checkpoint_files import KEEP as KEEP
-from shoal.runs.checkpoint_files import best, checksum_of, latest, path_of, prune, read, replay_of
+from shoal.runs.checkpoint_files import best, latest, read
 from shoal.runs.checkpoint_files import current_name as current_name
 from shoal.runs.checkpoint_files import forget_after as forget_after
+from shoal.runs.checkpoint_files import forget_half_first as forget_half_first
 from shoal.runs.checkpoint_files import lasting as lasting
 from shoal.runs.checkpoint_files import newest_meta as newest_meta
 from shoal.runs.checkpoint_files import newest_step as newest_step
+from shoal.runs.checkpoint_files import prune as prune
 from shoal.runs.checkpoint_files import resume_step as resume_step
 from shoal.runs.checkpoint_files import saved_steps as saved_steps
 from shoal.runs.files import replacing
-from shoal.runs.leaves import arrays_of, restore, take_replay, write_leaves
+from shoal.runs.leaves import arrays_of as arrays_of
 from shoal.runs.leaves import named_leaves as named_leaves
+from shoal.runs.leaves import restore, take_replay, write_leaves
+from shoal.runs.records import checksum_of, replay_of
+from shoal.runs.records import path_of as path_of
 from shoal.types import Tree
 
 
@@ -32,20 +37,33 @@ def save(
     others. One that is `kept` stays for good. If the disk fails, earlier checkpoints stay. Without
     `replay` the transitions of replay buffers are left out.
     """
-    arrays, data = arrays_of(tree), path_of(folder, step)
+    data = write(folder, step, arrays_of(tree), meta, replay)
+    if not keep_old:
+        prune(folder)
+    return data
+
+
+def write(
+    folder: Path,
+    step: int,
+    arrays: dict[str, np.ndarray],
+    meta: dict,
+    replay: bool = True,
+    flush: bool = False,
+) -> Path:
+    """Writes a tree's arrays and their record; with `flush` they are on the disk afterwards."""
+    data, arrays = path_of(folder, step), dict(arrays)
     transitions = take_replay(arrays)
     meta = json.loads(json.dumps(meta, default=lambda value: np.asarray(value).tolist()))
     record: dict[str, Any] = {"step": step, "meta": meta} | ({"replay": None} if transitions else {})
     files = {data: arrays} | ({replay_of(data): transitions} if transitions and replay else {})
-    with replacing(*files, data.with_suffix(".json"), flush=False) as (*temporaries, temporary_record):
+    with replacing(*files, data.with_suffix(".json"), flush=flush) as (*temporaries, temporary_record):
         written = [write_leaves(*pair) for pair in zip(temporaries, files.values(), strict=True)]
         record |= written[0]
         if len(written) > 1:
             record["replay"] = written[1]
         text = json.dumps(record | {"record_crc32": checksum_of(record)}, indent=2)
         temporary_record.write_text(text, encoding="utf-8")
-    if not keep_old:
-        prune(folder)
     return data
 
 

@@ -6,17 +6,17 @@
 
 A checkpoint without its JSON file, or with another size or checksum than that file says, is corrupt: the one
 before it is used, with a warning. So nothing waits until the newest files are on the disk: they replace none,
-and before older ones are removed, one that stays is. Nothing is pickled.
+and before older ones are removed, one that stays is. A run whose first and only checkpoint is half written
+starts over. Nothing is pickled.
 
 A run whose learners have replays goes on from a checkpoint with these; all others serve all other purposes.
 """
 
-import json
-import math
 import re
+import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,11 +25,22 @@ import safetensors
 
 from shoal.errors import ShoalError
 from shoal.runs.files import TEMPORARY, disk_errors, sync
+from shoal.runs.records import (
+    Brief,
+    CorruptCheckpoint,
+    path_of,
+    read_brief,
+    read_record,
+    remembered_brief,
+    replay_of,
+)
 
 Loaded = TypeVar("Loaded")
 
 KEEP = 3
 """How many of the newest checkpoints are kept, besides the best and those that say so."""
+SETTLED_SECONDS = 2.0
+"""A file that was changed so long ago has another time of change when it changes again."""
 KEEP_REPLAYS = 2
 """How many of the newest replays are kept."""
 
@@ -65,10 +76,6 @@ RENAMED = (
 _ALL_DAMAGED = "every checkpoint in {} is damaged; bring back a copy, or start over with --clobber"
 
 
-class CorruptCheckpoint(ShoalError):
-    """The files of a checkpoint are damaged or incomplete."""
-
-
 def read(path: Path, replay: bool = False) -> tuple[dict[str, dict], dict]:
     """One checkpoint, by the path of its data or its record: (leaves, meta).
 
@@ -89,7 +96,7 @@ def latest(folder: Path, load: Callable[[Path], Loaded], resumes: bool = False) 
     None where none was saved.
     """
     saved = _saved(folder)
-    without = {data for data, record in _committed(saved).items() if resumes and not _resumes(data, record)}
+    without = {data for data, brief in _committed(saved).items() if resumes and not _resumes(data, brief)}
     return _load_first(folder, [data for data in reversed(saved) if data not in without], load)
 
 
@@ -140,26 +147,16 @@ def array_of(leaf: dict) -> np.ndarray:
     return np.frombuffer(leaf["data"], dtype).reshape(leaf["shape"])
 
 
-def path_of(folder: Path, step: int) -> Path:
-    """The data of the checkpoint at a step."""
-    return Path(folder) / f"step_{step:09d}.safetensors"
-
-
-def replay_of(data: Path) -> Path:
-    """The file of a checkpoint's replay buffers, by that of its data."""
-    return data.with_name(f"{data.stem}_replay.safetensors")
-
-
 def saved_steps(folder: Path) -> list[int]:
     """The steps of all checkpoints that are complete, oldest first."""
-    return [record["step"] for record in _committed(_saved(folder)).values()]
+    return [brief.step for brief in _committed(_saved(folder)).values()]
 
 
 def lasting(folder: Path) -> dict[int, Path]:
     """The newest checkpoint, the best and those that are `kept`, by their steps, oldest first."""
     committed = _committed(_saved(folder))
     chosen = {*list(committed)[-1:], *_ranked(committed)[-1:], *_for_good(committed)}
-    return {record["step"]: data for data, record in committed.items() if data in chosen}
+    return {brief.step: data for data, brief in committed.items() if data in chosen}
 
 
 def newest_meta(folder: Path, resumes: bool = False) -> dict | None:
@@ -168,26 +165,54 @@ def newest_meta(folder: Path, resumes: bool = False) -> dict | None:
     With `resumes` of the newest that a run resumes from.
     """
     saved = _saved(folder)
-    records = _committed(saved)
-    if saved and not records:
+    committed = _committed(saved)
+    if saved and not committed and not _is_half_first(saved):
         raise ShoalError(_ALL_DAMAGED.format(folder))
-    found = [x["meta"] for data, x in records.items() if not resumes or _resumes(data, x)]
-    return found[-1] if found else None
+    found = [data for data, brief in committed.items() if not resumes or _resumes(data, brief)]
+    return read_record(found[-1])["meta"] if found else None
 
 
 def forget_after(folder: Path, step: int) -> None:
     """Removes the checkpoints after a step that no run resumes from: a run that resumes makes its own."""
-    later = {data: x for data, x in _committed(_saved(folder)).items() if x["step"] > step}
+    later = {data: x for data, x in _committed(_saved(folder)).items() if x.step > step}
     with disk_errors("remove checkpoints in", Path(folder)):
-        for data, record in later.items():
-            if not _resumes(data, record):
+        for data, brief in later.items():
+            if not _resumes(data, brief):
                 _remove(data)
+
+
+def forget_half_first(folder: Path) -> None:
+    """Removes a first and only checkpoint that a crash left half written, with a warning."""
+    if _is_half_first(saved := _saved(folder)):
+        warnings.warn(
+            f"{saved[0]} is incomplete, as after a crash in the middle of the first save, and there is no "
+            "other: the run starts over",
+            RuntimeWarning,
+        )
+        with disk_errors("remove checkpoints in", Path(folder)):
+            _remove(saved[0])
+
+
+def _is_half_first(saved: list[Path]) -> bool:
+    """Whether there is one checkpoint alone, without a record or shorter than that says."""
+    if len(saved) != 1:
+        return False
+    record = saved[0].with_suffix(".json")
+    try:
+        if not record.exists() or not record.read_bytes().strip(b"\0"):
+            return True
+        recorded = read_record(saved[0])
+        return not saved[0].exists() or saved[0].stat().st_size < recorded["bytes"]
+    except CorruptCheckpoint:
+        return not saved[0].exists() and record.is_file()
+    except OSError:
+        return False
 
 
 def resume_step(folder: Path) -> int:
     """The step from which a run in this folder resumes; 0 where there is none."""
     committed = _committed(_saved(folder)).items()
-    return max((record["step"] for data, record in committed if _resumes(data, record)), default=0)
+    return max((brief.step for data, brief in committed if _resumes(data, brief)), default=0)
 
 
 def newest_step(folder: Path) -> int:
@@ -207,7 +232,7 @@ def prune(folder: Path) -> None:
     if not committed:
         return
     newest = list(committed)[-KEEP:]
-    resuming = [data for data, record in committed.items() if _resumes(data, record)][-KEEP_REPLAYS:]
+    resuming = [data for data, brief in committed.items() if _resumes(data, brief)][-KEEP_REPLAYS:]
     kept = {*newest, *resuming, *_ranked(committed)[-1:], *_for_good(committed)}
     replays = {*map(replay_of, resuming)}
     surplus = [data for data in saved[: saved.index(newest[0])] if data not in kept]
@@ -244,43 +269,39 @@ def _saved(folder: Path) -> list[Path]:
     return [path_of(folder, step) for step in sorted(steps)]
 
 
-def _committed(saved: Iterable[Path]) -> dict[Path, dict]:
-    """The records of the checkpoints with both files, of the right size."""
-    records = {}
+def _committed(saved: Iterable[Path]) -> dict[Path, Brief]:
+    """The checkpoints with both files, of the right size."""
+    found = {}
     for data in saved:
         try:
-            record = read_record(data)
-            if data.stat().st_size == record["bytes"]:
-                records[data] = record
+            stat = data.with_suffix(".json").stat()
+            settled = time.time() - stat.st_mtime > SETTLED_SECONDS
+            read = remembered_brief if settled else read_brief
+            brief = read(data, stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if data.stat().st_size == brief.size:
+                found[data] = brief
         except (CorruptCheckpoint, OSError):
             continue
-    return records
+    return found
 
 
-def _for_good(records: dict[Path, dict]) -> list[Path]:
+def _for_good(committed: Mapping[Path, Brief]) -> list[Path]:
     """The checkpoints that are `kept`."""
-    return [data for data, record in records.items() if record["meta"].get("kept")]
+    return [data for data, brief in committed.items() if brief.kept]
 
 
-def _ranked(records: dict[Path, dict]) -> list[Path]:
+def _ranked(committed: Mapping[Path, Brief]) -> list[Path]:
     """The checkpoints with a finite score, worst first, those that were evaluated after the others.
 
     Among equals the newer one is later.
     """
-
-    def score(data: Path) -> tuple[bool, float] | None:
-        meta = records[data]["meta"]
-        value = meta.get("score")
-        known = isinstance(value, int | float) and math.isfinite(value)
-        return (bool(meta.get("evaluated")), value) if known else None
-
-    scored = [(value, data) for data in records if (value := score(data)) is not None]
+    scored = [(brief.score, data) for data, brief in committed.items() if brief.score is not None]
     return [data for _, data in sorted(scored, key=lambda pair: pair[0])]
 
 
-def _resumes(data: Path, record: dict) -> bool:
+def _resumes(data: Path, brief: Brief) -> bool:
     """Whether a checkpoint has all that a run goes on from; those of learners without replays always have."""
-    return "replay" not in record or (record["replay"] is not None and replay_of(data).exists())
+    return brief.replay is None or (brief.replay and replay_of(data).exists())
 
 
 def _load_first(folder: Path, candidates: Iterable[Path], load: Callable[[Path], Loaded]) -> Loaded | None:
@@ -296,39 +317,18 @@ def _load_first(folder: Path, candidates: Iterable[Path], load: Callable[[Path],
     return None
 
 
-def read_record(data: Path) -> dict:
-    """The JSON file beside a checkpoint, checked."""
-    path = data.with_suffix(".json")
-    for file in (path, data):
-        if not file.exists():
-            raise CorruptCheckpoint(f"{data} is incomplete: {file} is missing")
-    with disk_errors("read", path):
-        contents = path.read_bytes()
-    try:
-        record = json.loads(contents)
-        checksum = record.pop("record_crc32")
-    except (ValueError, KeyError, AttributeError, TypeError):
-        raise CorruptCheckpoint(f"{path} is damaged: it is not the JSON that was written") from None
-    if checksum != checksum_of(record):
-        raise CorruptCheckpoint(f"{path} is damaged: its checksum is not the one recorded")
-    return record
-
-
 def _read_leaves(path: Path, recorded: dict) -> dict[str, dict]:
     """The leaves in a file by name, checked against what its record says of it."""
-    with disk_errors("read", path):
+    try:
         contents = path.read_bytes()
+    except OSError as error:
+        raise CorruptCheckpoint(f"{path} cannot be read: {error.strerror or error}") from None
     if len(contents) != recorded["bytes"] or zlib.crc32(contents) != recorded["crc32"]:
         raise CorruptCheckpoint(f"{path} is damaged: its size or checksum is not the one recorded")
-    return dict(safetensors.deserialize(contents))
-
-
-def _checksum(contents: bytes) -> dict[str, int]:
-    return {"bytes": len(contents), "crc32": zlib.crc32(contents)}
-
-
-def checksum_of(record: dict) -> int:
-    return zlib.crc32(json.dumps(record, sort_keys=True).encode())
+    try:
+        return dict(safetensors.deserialize(contents))
+    except safetensors.SafetensorError as error:
+        raise CorruptCheckpoint(f"{path} is damaged: {error}") from None
 
 
 def current_name(name: str) -> str:

@@ -5,6 +5,7 @@ import socket
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class EventFile:
         unique = f"{socket.gethostname()}.{os.getpid()}.{next(_serial_numbers)}"
         self.path = make_folder(folder) / f"events.out.tfevents.{int(time.time()):010d}.{unique}"
         with disk_errors("write", self.path):
-            self._records = RecordWriter(self.path.open("wb", buffering=0))
+            self._records = RecordWriter(self.path.open("ab", buffering=0))
         self._write(file_version="brain.Event:2")
         if resume_step is not None:
             # Tells TensorBoard to ignore what the interrupted run wrote from this step on.
@@ -109,8 +110,14 @@ class EventFile:
     def _write(self, **content: Any) -> None:
         event = self._event(wall_time=time.time(), **content)
         with disk_errors("write", self.path):
-            self._records.write(event.SerializeToString())
-            self._records.flush()
+            size = self.path.stat().st_size
+            try:
+                self._records.write(event.SerializeToString())
+                self._records.flush()
+            except OSError:  # half an event would hide those after it
+                with suppress(OSError):
+                    os.truncate(self.path, size)
+                raise
 
 
 def open_events(folder: Path, resume_step: int | None = None) -> EventFile | None:

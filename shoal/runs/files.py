@@ -3,13 +3,15 @@
 import errno
 import json
 import os
+import shutil
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 try:
     import fcntl
@@ -87,14 +89,33 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
+class FolderGone(ShoalError):
+    """The folder of a run was removed, renamed or replaced while it trained."""
+
+
 class FolderLock:
     """Keeps other runs out of a folder until it is released or its process ends."""
 
     def __init__(self) -> None:
         self.release = lambda: None
+        self._place: tuple[int, int] | None = None
+
+    def is_in_place(self, folder: Path) -> bool:
+        """Whether the folder is still the one that was locked."""
+        try:
+            return self._place in (None, _place_of(folder))
+        except OSError:
+            return False
+
+    def check_place(self, folder: Path) -> None:
+        """Raise where it is not."""
+        if not self.is_in_place(folder):
+            raise FolderGone(f"{folder} was removed, renamed or replaced while its run trained")
 
     def take(self, folder: Path) -> None:
-        """Lock the folder; raises where another run has it. Does nothing on disks without locks."""
+        """Lock the folder; raises where another run has it. Does not lock on disks without locks."""
+        with disk_errors("open the folder", folder):
+            self._place = _place_of(folder)
         if fcntl is None:
             return
         with disk_errors("open the folder", folder):
@@ -109,6 +130,11 @@ class FolderLock:
             ) from error
         except OSError:
             self.release()
+
+
+def _place_of(folder: Path) -> tuple[int, int]:
+    stat = folder.stat()
+    return stat.st_dev, stat.st_ino
 
 
 def _lock_soon(descriptor: int) -> None:
@@ -195,6 +221,43 @@ def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
         with suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+def append(file: IO[bytes], path: Path, text: str, flush: bool = False) -> None:
+    """Adds text to an unbuffered file, and waits until it is on the disk if asked.
+
+    If the disk fails, the file stays as it was.
+    """
+    with disk_errors("write", path):
+        size = os.fstat(file.fileno()).st_size
+    remaining = memoryview(text.encode())
+    try:
+        with disk_errors("write", path):
+            while remaining:
+                remaining = remaining[file.write(remaining) :]
+            if flush:
+                os.fsync(file.fileno())
+    except ShoalError:
+        with disk_errors("write", path):
+            os.ftruncate(file.fileno(), size)
+        raise
+
+
+def keep_damaged(path: Path, why: str) -> None:
+    """Keeps a copy of a damaged file beside it, and warns."""
+    copy = path.with_name(f"{path.name}.damaged")
+    with disk_errors("write", copy):
+        shutil.copyfile(path, copy)
+    warnings.warn(f"{why}: what is damaged is left out; {copy.name} is the file as it was", RuntimeWarning)
+
+
+def remove_leftovers(*folders: Path) -> None:
+    """Removes the unfinished files of processes that have ended, from folders that no other run writes to."""
+    for folder in folders:
+        with disk_errors("remove what a crash left in", folder):
+            for path in folder.glob(f"{TEMPORARY}*"):
+                if path not in _unfinished:
+                    path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str, flush: bool = True) -> Path:

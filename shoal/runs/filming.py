@@ -21,6 +21,8 @@ from shoal.runs.films import play
 from shoal.runs.learners import find_parts
 from shoal.runs.video import write_video
 
+FILMING = ".film"
+"""The folder, in that of a run, of the checkpoints that are filmed."""
 LAST_SECONDS = 120.0
 """Seconds that a complete run waits for its last film."""
 MOST_STEPS = 1000
@@ -35,9 +37,10 @@ class Films:
     """
 
     def __init__(self, folder: Path):
-        self.folder, self.place = folder, folder / ".film"
+        self.folder, self.place = folder, folder / FILMING
         self.process: subprocess.Popen | None = None
         self.next: int | None = None
+        self.awaited: int | None = None  # the step of a checkpoint that may not be written yet
         self.failed = False
 
     def __enter__(self) -> "Films":
@@ -50,11 +53,12 @@ class Films:
         shutil.rmtree(self.place, ignore_errors=True)
 
     def check(self, step: int | None = None) -> None:
-        """Film the checkpoint at a step as soon as the one before is done."""
-        if step is not None and not self.failed:
+        """Film the checkpoint at a step as soon as it is written and the film before is done."""
+        self.awaited = self.awaited if step is None else step
+        if self.awaited is not None and not self.failed and is_saved(self.folder, self.awaited):
             shutil.rmtree(self.place / str(self.next), ignore_errors=True)
-            keep_checkpoint(self.folder, step, self.place / str(step))
-            self.next = step
+            keep_checkpoint(self.folder, self.awaited, self.place / str(self.awaited))
+            self.next, self.awaited = self.awaited, None
         if self.process is not None and self.process.poll() is not None:
             self._end(self.process)
         if self.process is None and self.next is not None:
@@ -63,6 +67,7 @@ class Films:
     def finish(self, stopping: Callable[[], bool]) -> None:
         """Wait for the film that is made, and for the one after it, unless a stop is requested."""
         deadline = time.monotonic() + LAST_SECONDS
+        self.check()
         while self.process is not None and time.monotonic() < deadline and not stopping():
             time.sleep(0.05)
             self.check()
@@ -76,6 +81,11 @@ class Films:
             self.failed, self.next = True, None
             reason = printed[-1] if printed else f"code {process.returncode}"
             warnings.warn(f"the run is not filmed: {shorten(reason, 160)}", RuntimeWarning)
+
+
+def is_saved(folder: Path, step: int) -> bool:
+    """Whether a run's checkpoint at a step is written whole."""
+    return path_of(folder / "checkpoints", step).with_suffix(".json").exists()
 
 
 def keep_checkpoint(folder: Path, step: int, place: Path) -> None:

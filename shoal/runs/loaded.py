@@ -11,9 +11,10 @@ import numpy as np
 
 from shoal.ops.ranking import best_learner
 from shoal.runs import checkpoint_files
-from shoal.runs.metrics import read_metrics, read_summary
-from shoal.runs.numpy_policy import numpy_policy, read_description, read_learner
+from shoal.runs.metrics import read_metrics
+from shoal.runs.numpy_policy import numpy_policy, read_description, read_learner, reading_description
 from shoal.runs.policy import Policy
+from shoal.runs.summary import read_summary
 
 if TYPE_CHECKING:
     from shoal.runs.films import Played
@@ -171,8 +172,10 @@ class Run:
 
             state = load_values(self.folder, self.parts, learner, checkpoint)
         else:
-            state = read_learner(self.folder, description, learner, checkpoint)
-        return numpy_policy(description, state, sampled=sampled, seed=seed)
+            with reading_description(self.folder):
+                state = read_learner(self.folder, description, learner, checkpoint)
+        with reading_description(self.folder):
+            return numpy_policy(description, state, sampled=sampled, seed=seed)
 
     def play(
         self,

@@ -72,7 +72,7 @@ class Milestones:
 def keep_milestones(folder: Path, given: Milestones) -> dict[str, Any]:
     """The milestones of a run, from this command and its last one, kept for the next one."""
     path = folder / "milestones.json"
-    found = given.after(read_record(Milestones, read_json(path), path) if path.is_file() else Milestones())
+    found = given.after(read_record(Milestones, read_json(path), path) if path.exists() else Milestones())
     if found != Milestones() or path.is_file():
         write_text(path, f"{json.dumps(asdict(replace(found, stop_at=None)), indent=2)}\n")
     return asdict(found)

@@ -4,8 +4,10 @@ A process that loads one imports no JAX.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,8 +44,21 @@ def write_description(folder: Path, description: Mapping[str, Any]) -> None:
 def read_description(folder: Path) -> dict[str, Any] | None:
     """The description in a run's folder; None where there is none, or one of another format."""
     path = folder / DESCRIPTION
-    found = read_json(path) if path.is_file() else {}
-    return found if found.get("format") == FORMAT else None
+    found = read_json(path) if path.exists() else {}
+    return found if isinstance(found, dict) and found.get("format") == FORMAT else None
+
+
+@contextmanager
+def reading_description(folder: Path) -> Iterator[None]:
+    """Turns what a damaged description raises into one line."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, AssertionError) as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        raise ShoalError(
+            f"{folder / DESCRIPTION} does not fit its checkpoints ({shorten(reason, 80)}); remove it: "
+            "shoal.load(...).policy() then needs JAX"
+        ) from error
 
 
 def read_learner(

@@ -15,10 +15,11 @@ from shoal.runs.cache import cache_compilations
 from shoal.runs.config import write_config
 from shoal.runs.describing import describe_run
 from shoal.runs.files import make_folder
+from shoal.runs.folder import keep_annealing
 from shoal.runs.milestones import Milestones
 from shoal.runs.own import read_call
 from shoal.runs.run import Run
-from shoal.runs.session import keep_annealing, save_into
+from shoal.runs.session import save_into
 from shoal.runs.trust import sign
 from shoal.runs.watch import Watch
 from shoal.training.config import TrainConfig

@@ -22,21 +22,22 @@ from shoal.training.program import Trainer
 from shoal.types import LearnerState, Tree
 
 
-def save(
-    trainer: Trainer,
-    state: TrainState,
-    folder: Path,
-    step: int,
-    meta: dict,
-    replay: bool = True,
-    keep_old: bool = False,
-) -> None:
-    """Write a checkpoint of everything the run needs to resume; without `replay` of all but that."""
+def arrays_to_save(
+    trainer: Trainer, state: TrainState, replay: bool = True, training_goes_on: bool = False
+) -> dict[str, np.ndarray]:
+    """All that the run needs to resume, on the host; without `replay` all but that. {} in other processes.
+
+    Where training goes on, what it changes in place is copied, so that it can be written meanwhile.
+    """
     parts = saved_parts(trainer, state)
     parts = fetch(parts if replay else parts | {"cohort": _without_transitions(state.cohort)})
-    if rank() == 0:
-        saved = to_saved_order(trainer, parts)
-        checkpoint.save(folder / "checkpoints", step, saved, meta, replay, keep_old)
+    if rank() > 0:
+        return {}
+    arrays = checkpoint.arrays_of(to_saved_order(trainer, parts))
+    if not training_goes_on:
+        return arrays
+    is_shared = lambda name, array: name.startswith("cohort/private/") and array.base is not None
+    return {name: array.copy() if is_shared(name, array) else array for name, array in arrays.items()}
 
 
 def replay_bytes(state: TrainState) -> float:

@@ -1,15 +1,10 @@
 """Training in a run's folder: begun or resumed, saved on the way, finished or stopped."""
 
-import shutil
-import warnings
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from shoal.distributed.mesh import num_processes
 from shoal.distributed.processes import (
@@ -23,33 +18,43 @@ from shoal.distributed.processes import (
 from shoal.envs.adapters.host import EnvironmentCrashed
 from shoal.errors import ShoalError
 from shoal.runs import checkpoint, saving
+from shoal.runs.background import LAST_SECONDS
 from shoal.runs.cache import cache_compilations
 from shoal.runs.cadence import Cadence
-from shoal.runs.config import differences, load_config, read_settings, to_settings, write_config
+from shoal.runs.config import to_settings, write_config
 from shoal.runs.describing import describe_run
 from shoal.runs.divergence import DivergenceCheck, all_lost
-from shoal.runs.files import FolderLock, make_folder
+from shoal.runs.ending import summary_at_end, summary_of
+from shoal.runs.files import FolderGone, FolderLock
 from shoal.runs.filming import Films
-from shoal.runs.metrics import read_summary, write_summary
+from shoal.runs.folder import clear_folder as clear_folder
+from shoal.runs.folder import (
+    find_checkpoint,
+    iteration_of,
+    keep_annealing,
+    prepare_folder,
+    refuse_islands,
+)
 from shoal.runs.milestones import Milestones, keep_milestones
 from shoal.runs.naming import find_folder
-from shoal.runs.numpy_policy import DESCRIPTION
 from shoal.runs.own import NO_PARTS, OwnParts
 from shoal.runs.signals import stop_signals
+from shoal.runs.summary import write_summary
 from shoal.runs.tracking.trackers import Trackers, read_trackers, record_now
-from shoal.runs.trust import SIGNATURE, other_exchange, sign
+from shoal.runs.trust import sign
 from shoal.runs.watch import Watch, is_over
-from shoal.runs.writer import RunWriter, speeds
+from shoal.runs.writer import NoWriter, RunWriter
 from shoal.training.config import TrainConfig
 from shoal.training.iteration import TrainState
-from shoal.training.loop import Clock, Report, is_lost, progress_reports
+from shoal.training.loop import Clock, Report, progress_reports
 from shoal.training.parts import mesh_for
 from shoal.training.profile import Profile
 from shoal.training.program import Trainer, make_trainer
-from shoal.training.scores import best_learner
 from shoal.training.waiting import GivenUp, Waiting
 
 NO_MILESTONES = Milestones()
+FLUSHED_BYTES = 64 << 20
+"""A checkpoint of at most so many bytes is on the disk before the next one is written."""
 
 
 class Session(NamedTuple):
@@ -107,15 +112,16 @@ def open_session(
     complete = found is not None and found["iteration"] >= config.num_iterations
     if found and (complete or is_over(milestones, config, found)):
         goal = None if complete else found["watch"]["goal"]
+        summary = run_on_first(lambda: summary_at_end(folder, config, found, recipe.spec.backend))
         run_on_first(lambda: record_now(folder, trackers))
         run_on_first(lambda: sign(folder, config))
-        return Finished(folder, config.steps_after(found["iteration"]), read_summary(folder), reached=goal)
+        return Finished(folder, config.steps_after(found["iteration"]), summary, reached=goal)
     if found and config.anneal_to is None:
         config = keep_annealing(config, found["anneal_to"])
-    start = found["iteration"] if found else 0
+    start = iteration_of(found)
     trainer = trainer or make_trainer(config, recipe=recipe, mesh=devices, start=start, **own.trained)
     lock = FolderLock()
-    run_on_first(lambda: prepare_folder(folder, lock, config, clobber, config.steps_after(start)))
+    run_on_first(lambda: prepare_folder(folder, lock, config, clobber, found))
     milestones = Milestones(**run_on_first(lambda: keep_milestones(folder, milestones)))
     state, timed = trainer.init(), Profile() if profile else None
     run_on_first(lambda: describe_run(folder, trainer.parts, state.cohort, own))
@@ -126,73 +132,6 @@ def open_session(
     step, clock = config.steps_after(meta["iteration"]), Clock(**meta["clock"])
     watch = Watch(milestones, config, meta)
     return Session(folder, trainer, state, step, clock, lock, watch, Waiting(), timed, trackers)
-
-
-def find_checkpoint(folder: Path, config: TrainConfig) -> dict | None:
-    """The record of the newest checkpoint there and the step its run is annealed to; None without one.
-
-    An error if the run there has other settings.
-    """
-    saved = folder / "config.yaml"
-    other = other_exchange(read_settings(saved), config) if saved.exists() else None
-    old = load_config(saved) if saved.exists() and not other else config
-    if changes := [f"its exchange is {other}"] if other else differences(old, config):
-        raise ShoalError(
-            f"{folder} holds a run with other settings ({'; '.join(changes)}); "
-            "use --out for another folder, or --clobber to start over"
-        )
-    meta = checkpoint.newest_meta(folder / "checkpoints", resumes=True)
-    return meta and meta | {"anneal_to": old.anneal_to or old.steps}
-
-
-def refuse_islands(folder: Path, found: dict | None) -> None:
-    """Raise where the run in a folder is on islands, which keep what one program would go on from."""
-    if found and "islands" in found:
-        raise ShoalError(f"{folder} holds a run on islands; add --islands, or --clobber to start over")
-
-
-def keep_annealing(config: TrainConfig, anneal_to: int) -> TrainConfig:
-    """The settings of a run that goes on, annealed as it began; says so where that ends before the run."""
-    kept = replace(config, anneal_to=anneal_to)
-    if kept.num_annealed == config.num_annealed:
-        return config
-    if kept.num_annealed < kept.num_iterations and config.algo.anneals and rank() == 0:
-        several = len(config.algo.anneals) > 1
-        are, keep = ("are", "keep their end values") if several else ("is", "keeps its end value")
-        warnings.warn(
-            f"{' and '.join(config.algo.anneals)} {are} annealed to step {anneal_to:,} and then {keep}; "
-            "--anneal-to N changes that",
-            RuntimeWarning,
-        )
-    return kept
-
-
-def prepare_folder(folder: Path, lock: FolderLock, config: TrainConfig, clobber: bool, step: int) -> None:
-    """Make the folder, lock it, clear it if asked or of what is after the step, and write the settings."""
-    lock.take(make_folder(folder))
-    if clobber:
-        clear_folder(folder)
-    checkpoint.forget_after(folder / "checkpoints", step)
-    write_config(folder / "config.yaml", config)
-    sign(folder, config)
-
-
-def clear_folder(folder: Path) -> None:
-    """Remove the files of a run from its folder, and no others."""
-    for name in ("checkpoints", "plots", "videos", "export", "tracking", "islands"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    files = (
-        "config.yaml",
-        "metrics.csv",
-        "summary.json",
-        "lineage.csv",
-        "milestones.json",
-        "note.txt",
-        "islands.csv",
-    )
-    for name in (*files, SIGNATURE, DESCRIPTION, "events.out.*"):
-        for path in folder.glob(name):
-            path.unlink()
 
 
 def train_session(session: Session, show: Callable[[Report], None], until: int | None = None) -> Finished:
@@ -252,47 +191,59 @@ def describe_stop(finished: Finished) -> str:
 def run_session(session: Session) -> Generator[Report, None, None]:
     """Train to the end or the goal, writing metrics and checkpoints; yields every report.
 
-    The last state is saved at the end, when closed early, and after an error.
+    They are written while training goes on. The last state is saved at the end, when closed early, and after
+    an error.
     """
     report, watch, interludes = None, session.watch, session.watch.interludes(session.trainer)
     in_step, divergence = True, DivergenceCheck()  # in_step: all processes are at the same report
-    cadence = Cadence(watch, session.resumed_step)
+    cadence, patience = Cadence(watch, session.resumed_step), LAST_SECONDS
     try:
         with open_writer(session) as writer:
-            reports = progress_reports(
-                session.trainer, session.state, session.profile, interludes, session.waiting
-            )
-            for report in reports:
-                report = report.after(session.clock)
-                divergence.check(report)
-                watch.see(report)
-                if writer:
+            try:
+                reports = progress_reports(
+                    session.trainer, session.state, session.profile, interludes, session.waiting
+                )
+                for report in reports:
+                    report = report.after(session.clock)
+                    divergence.check(report)
+                    watch.see(report)
+                    writer.check()
                     writer.write(report)
-                if cadence.is_due(report):
-                    replay = cadence.takes_replay(report)
-                    save_report(session, report, replay)
-                    cadence.note(report, replay)
-                yield report  # a stop requested while it was saved comes before the next iteration
-                if watch.reached:
-                    break
-    except (Exception, KeyboardInterrupt) as error:
-        in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | OtherProcessFailed)
-        raise
+                    if cadence.is_due(report, writer.busy):
+                        replay = cadence.takes_replay(report)
+                        kept = cadence.must_save(report)
+                        save_report(session, report, writer, replay, kept=kept)
+                        cadence.note(report, replay)
+                    yield report  # a stop requested while it was saved comes before the next iteration
+                    if watch.reached:
+                        break
+            except (Exception, KeyboardInterrupt) as error:
+                in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | OtherProcessFailed)
+                patience = 0.0
+                raise
+            finally:
+                if (
+                    in_step
+                    and report is not None
+                    and report.step != cadence.complete_step
+                    and can_save(report)
+                ):
+                    save_report(session, report, writer, last=True)
+                session.waiting.begin("saving")
+                writer.finish(0.0 if session.waiting.stopping else patience)
     finally:
-        if in_step and report is not None and report.step != cadence.complete_step and can_save(report):
-            save_report(session, report)
         session.lock.release()
 
 
-def open_writer(session: Session) -> AbstractContextManager[RunWriter | None]:
-    """The writer of metrics and lineage, in the first process; None in the others."""
+def open_writer(session: Session) -> NoWriter:
+    """The writer of metrics, lineage and checkpoints; only the first process writes."""
     config = session.trainer.parts.config
     hypers = fetch(session.state.cohort.hypers)._asdict() if config.selection_every else {}
     evolved = {name: hypers[name] for name in config.priors} if config.selection_every else {}
     settings = to_settings(config) | session.watch.milestones.given()
     if rank() > 0:
-        return nullcontext()
-    return RunWriter(session.folder, session.resumed_step, evolved, settings)
+        return NoWriter()
+    return RunWriter(session.folder, session.resumed_step, evolved, settings, session.lock)
 
 
 def can_save(report: Report) -> bool:
@@ -304,26 +255,9 @@ def can_save(report: Report) -> bool:
 
 def finish_session(session: Session, report: Report) -> Finished:
     """Write summary.json."""
-    config = session.trainer.parts.config
-    reached = session.watch.reached
+    config, reached = session.trainer.parts.config, session.watch.reached
     interrupted = report.iteration < config.num_iterations and not reached
-    scores = report.metrics["return_mean"]
-    best = best_learner(scores)
-    summary = {
-        "env": config.env,
-        "algo": to_settings(config)["algo"],
-        "learners": config.learners,
-        "steps": report.step,
-        "seconds": report.seconds,
-        **speeds(report),
-        "return_mean": scores,
-        "best_return": scores[best],
-        "best_learner": best,
-        "lost_learners": np.flatnonzero(is_lost(config, report.metrics)).tolist(),
-        "backend": session.trainer.parts.recipe.spec.backend,
-        "interrupted": interrupted,
-        **session.watch.summary(),
-    }
+    summary = summary_of(report, session.watch, interrupted)
     if session.profile:
         summary["seconds_per_iteration"] = session.profile.table()
     if rank() == 0:
@@ -332,22 +266,59 @@ def finish_session(session: Session, report: Report) -> Finished:
     return Finished(session.folder, report.step, summary, interrupted, goal)
 
 
-def save_report(session: Session, report: Report, replay: bool = True) -> None:
-    """Write a checkpoint of everything the run needs to resume; without `replay` of all but that.
+def save_report(
+    session: Session,
+    report: Report,
+    writer: NoWriter,
+    replay: bool = True,
+    *,
+    kept: bool = True,
+    last: bool = False,
+) -> None:
+    """Have a checkpoint written of everything the run needs to resume; without `replay` of all but that.
 
-    A run that stops should end soon: it removes no old ones, which waits for the disk.
+    While it waits to be written, no newer one takes its place if it is `kept`. A run that stops should end
+    soon: it removes no old ones, and does not wait for the disk.
     """
     session.waiting.begin("saving")
-    save_into(session.folder, report, session.watch, replay, keep_old=session.waiting.stopping)
+    if not session.lock.is_in_place(session.folder):
+        raise rescue(session, report)
+    arrays = saving.arrays_to_save(report.trainer, report.state, replay, training_goes_on=not last)
+    meta, step, size = meta_of(report, session.watch), report.step, sum(x.nbytes for x in arrays.values())
+
+    def write() -> None:
+        saved, stopping = session.folder / "checkpoints", session.waiting.stopping
+        flush = size <= FLUSHED_BYTES and not stopping
+        checkpoint.write(saved, step, arrays, meta, replay, flush=flush)
+        if not session.waiting.stopping:
+            checkpoint.prune(saved)
+
+    writer.save(step, write, size, kept)
 
 
-def save_into(
-    folder: Path, report: Report, watch: Watch, replay: bool = True, keep_old: bool = False
-) -> None:
-    """The same, of a report in any folder."""
-    meta = {
-        "iteration": report.iteration,
-        "clock": report.clock._asdict(),
-        **watch.meta(report),
-    }
-    saving.save(report.trainer, report.state, folder, report.step, meta, replay, keep_old)
+def rescue(session: Session, report: Report) -> ShoalError:
+    """Save the state of a run whose folder is gone beside it; the error that says so."""
+    folder, number = session.folder, 1
+    while (place := folder.with_name(f"{folder.name}__rescued{number}")).exists():
+        number += 1
+    config = report.trainer.parts.config
+    write_config(place / "config.yaml", config)
+    sign(place, config)
+    save_into(place, report, session.watch)
+    return FolderGone(
+        f"{folder} was removed, renamed or replaced while its run trained; its state at step "
+        f"{report.step:,} is saved: shoal train --config {place / 'config.yaml'} --out {place} goes on"
+    )
+
+
+def save_into(folder: Path, report: Report, watch: Watch) -> None:
+    """Write a checkpoint of a report in any folder."""
+    arrays = saving.arrays_to_save(report.trainer, report.state)
+    if rank() == 0:
+        checkpoint.write(folder / "checkpoints", report.step, arrays, meta_of(report, watch))
+        checkpoint.prune(folder / "checkpoints")
+
+
+def meta_of(report: Report, watch: Watch) -> dict:
+    """What a checkpoint records beside its arrays."""
+    return {"iteration": report.iteration, "clock": report.clock._asdict(), **watch.meta(report)}

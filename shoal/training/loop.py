@@ -42,6 +42,16 @@ class Clock(NamedTuple):
     valid_steps: int = 0  # by all learners
     eval_seconds: float = 0.0
 
+    @property
+    def steps_per_second(self) -> float:
+        """Valid environment steps of all learners, over all seconds but those of evaluations."""
+        return self.valid_steps / max(self.seconds - self.eval_seconds, 1e-9)
+
+    @property
+    def steps_per_second_compiled(self) -> float:
+        """The same without the seconds spent compiling."""
+        return self.valid_steps / max(self.seconds - self.eval_seconds - self.compile_seconds, 1e-9)
+
 
 def no_evaluation(cohort: LearnerState) -> dict[str, np.ndarray]:
     """No metrics."""
@@ -92,13 +102,12 @@ class Report(NamedTuple):
     @property
     def steps_per_second(self) -> float:
         """Valid environment steps of all learners, over all seconds but those of evaluations."""
-        return self.clock.valid_steps / max(self.clock.seconds - self.clock.eval_seconds, 1e-9)
+        return self.clock.steps_per_second
 
     @property
     def steps_per_second_compiled(self) -> float:
         """The same without the seconds spent compiling."""
-        seconds = self.clock.seconds - self.clock.eval_seconds - self.clock.compile_seconds
-        return self.clock.valid_steps / max(seconds, 1e-9)
+        return self.clock.steps_per_second_compiled
 
     def after(self, before: Clock) -> "Report":
         """The same report with the clock of a run that was resumed at `before`."""

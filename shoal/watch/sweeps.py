@@ -1,18 +1,14 @@
 """A sweep: its trials from trials.csv, which settings matter, and its programs."""
 
-import csv
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shoal.errors import ShoalError
 from shoal.learners.registry import ALGORITHMS
 from shoal.runs.config import read_settings
-from shoal.runs.files import disk_errors
 from shoal.runs.sweep.axes import read_axes
 from shoal.runs.sweep.importance import importance
-from shoal.runs.sweep.table import Row
+from shoal.runs.sweep.table import Row, read_trials
 from shoal.watch.numbers import plain
 from shoal.watch.shelf import Entry, Shelf
 
@@ -43,27 +39,6 @@ def sweep_page(entry: Entry, shelf: Shelf) -> dict[str, Any]:
         "importance": _importance(plan, rows),
         "programs": [{"id": run.id, "name": run.name} for run in programs],
     }
-
-
-def read_trials(path: Path, names: list[str]) -> list[Row]:
-    """The trials in trials.csv, values as they are written; [] where there is none yet."""
-    if not path.is_file():
-        return []
-    with disk_errors("read", path), path.open(encoding="utf-8", newline="") as file:
-        records = list(csv.DictReader(file))
-    try:
-        return [
-            Row(
-                number=int(one["trial"]),
-                values={name: one[name] for name in names},
-                state=one["state"],  # pyright: ignore[reportArgumentType]
-                steps=int(one["steps"]),
-                scores=np.array(one["scores"].split(), float),
-            )
-            for one in records
-        ]
-    except (KeyError, ValueError, AttributeError) as error:
-        raise ShoalError(f"{path} is not a table of trials: {error}") from error
 
 
 def _importance(plan: dict[str, Any], rows: list[Row]) -> dict[str, float]:

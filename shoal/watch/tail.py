@@ -1,20 +1,16 @@
 """The columns of a metrics.csv that grows: only what is new is read, and only the columns asked for."""
 
-import csv
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.runs.metrics import LEADING, read_metrics
-
-CHUNK = 8 << 20
-"""Bytes that are read at once."""
-COMMA, NEWLINE = b",\n"
+from shoal.runs.metrics import LEADING, check_names, read_metrics
+from shoal.runs.rows import DamagedRow, read_columns, read_header, whole_lines
 
 
 class MetricsTail:
@@ -49,16 +45,15 @@ class MetricsTail:
         stat = os.fstat(file.fileno())
         if stat.st_ino != self._file_id or stat.st_size < self._end:
             self._file_id, self._columns = stat.st_ino, {}
-            self._begin = self._end = len(header := file.readline())
-            self._names = next(csv.reader([header.decode(errors="replace")]), [])
-            if not header.endswith(b"\n"):  # not yet written
-                self._file_id, self._names = 0, []
+            self._names, self._begin = read_header(file)
+            self._end = self._begin
+            if not self._names:  # not yet written
+                self._file_id = 0
                 return
-            if tuple(self._names[:3]) != LEADING:
-                read_metrics(self.path)  # says what is wrong
+            check_names(self._names, self.path)
         if new := [name for name in names if name in self._names and name not in self._columns]:
             self._columns |= self._parsed(file, self._begin, self._end, new)
-        end = self._end + _whole_lines(file, self._end, stat.st_size)
+        end = self._end + whole_lines(file, self._end, stat.st_size)
         if end > self._end:
             added = self._parsed(file, self._end, end, list(self._columns))
             self._columns = {
@@ -68,52 +63,8 @@ class MetricsTail:
 
     def _parsed(self, file: BinaryIO, begin: int, end: int, names: list[str]) -> dict[str, np.ndarray]:
         """Columns of the records between two places."""
-        parts: dict[str, list[np.ndarray]] = {name: [np.empty(0)] for name in names}
-        for text in _chunks(file, begin, end):
-            ends = np.flatnonzero((text == COMMA) | (text == NEWLINE))
-            if len(ends) % len(self._names) or np.any(
-                text[ends[len(self._names) - 1 :: len(self._names)]] != NEWLINE
-            ):
-                read_metrics(self.path)  # says which line is damaged
-                raise ShoalError(f"{self.path} changed while it was read; look again")
-            ends = ends.reshape(-1, len(self._names))
-            for name in names:
-                parts[name].append(_numbers(text, ends, self._names.index(name), self.path))
-        return {name: np.concatenate(arrays) for name, arrays in parts.items()}
-
-
-def _whole_lines(file: BinaryIO, begin: int, size: int) -> int:
-    """The bytes from a place up to the last end of a line."""
-    end = size
-    while end > begin:
-        start = max(begin, end - CHUNK)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1 - begin
-        end = start
-    return 0
-
-
-def _chunks(file: BinaryIO, begin: int, end: int) -> Iterator[np.ndarray]:
-    """The bytes between two ends of lines, in pieces of whole lines."""
-    while begin < end:
-        length = _whole_lines(file, begin, min(begin + CHUNK, end)) or end - begin
-        file.seek(begin)
-        yield np.frombuffer(file.read(length), np.uint8)
-        begin += length
-
-
-def _numbers(text: np.ndarray, ends: np.ndarray, index: int, path: Path) -> np.ndarray:
-    """The numbers in one column of lines whose cells end at `ends` (R, C); empty cells are NaN."""
-    stop = ends[:, index]
-    start = ends[:, index - 1] + 1 if index else np.append(0, ends[:-1, -1] + 1)
-    width = max(3, int((stop - start).max()))
-    place = start[:, None] + np.arange(width)
-    letters = np.where(place < stop[:, None], text[np.minimum(place, len(text) - 1)], 0).astype(np.uint8)
-    cells = letters.view(f"S{width}").ravel()
-    cells[start == stop] = b"nan"
-    try:
-        return cells.astype(float)
-    except ValueError as error:
-        raise ShoalError(f"{path} is not a metrics file: {error}") from error
+        try:
+            return read_columns(file, self.path, self._names, names, begin, end, 2)
+        except DamagedRow:
+            read_metrics(self.path)  # says which line it is
+            raise ShoalError(f"{self.path} changed while it was read; look again") from None

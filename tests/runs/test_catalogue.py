@@ -13,8 +13,9 @@ from shoal.cli.main import main
 from shoal.runs.catalogue import describe, find_run, list_runs, newest_run, write_note
 from shoal.runs.config import write_config
 from shoal.runs.files import FolderLock, fcntl
-from shoal.runs.metrics import MetricsWriter, read_last_report, write_summary
+from shoal.runs.metrics import MetricsWriter, read_last_report
 from shoal.runs.naming import folder_name
+from shoal.runs.summary import write_summary
 from shoal.runs.sweep.catalogue import fold_sweeps
 
 

@@ -18,10 +18,10 @@ from shoal.cli.show import given_up
 from shoal.learners.ppo import PPOConfig
 from shoal.runs import progress
 from shoal.runs.files import _unfinished, remove_unfinished, replacing
-from shoal.runs.metrics import read_summary
 from shoal.runs.milestones import Milestones
 from shoal.runs.progress import ProgressBar
 from shoal.runs.session import Finished, describe_stop, open_session, train_session
+from shoal.runs.summary import read_summary
 from shoal.training import waiting as module
 from shoal.training.loop import Clock
 from shoal.training.waiting import Waiting

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.runs.metrics import MetricsWriter, read_metrics, write_summary
+from shoal.runs.metrics import MetricsWriter, read_metrics
+from shoal.runs.summary import write_summary
 
 SUMMARY = {"env": "CartPole-v1", "return_mean": 1.0, "best_return": 1.0, "best_learner": 0}
 
@@ -175,7 +176,12 @@ def test_a_folder_that_is_a_file(tmp_path):
         ("a,b\n1,2\n", "not a metrics file"),
         ("step,learner,seconds\n1,0,0.0\n1,0\n", "damaged in line 3"),
         ("step,learner,seconds\n1,0,0.0\n\0\0,0,1\n", "damaged in line 3"),
-        ("step,learner,seconds,x\n1,0,0.0,high\n", "not a metrics file"),
+        ("step,learner,seconds,x\n1,0,0.0,high\n", "damaged in line 2"),
+        ("step,learner,seconds,x\n1,0,0.0,1\0\n", "damaged in line 2"),
+        ("step,learner,seconds,x\n1,0,0.0,1\n2,7,0.0,1\n", "damaged in line 3"),
+        ("step,learner,seconds,x\n1,0,0.0,1\n1e99,0,0.0,1\n", "damaged in line 3"),
+        (f"step,learner,seconds,x\n1,0,0.0,{'9' * 99}\n", "damaged in line 2"),
+        ("step,learner,seconds,x,x\n1,0,0.0,1,1\n", "damaged in line 1: two columns have one name"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, contents, message):

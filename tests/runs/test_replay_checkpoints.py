@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 import sys
+import time
 
 import jax
 import numpy as np
@@ -45,8 +46,11 @@ def killed(folder, copy, step):
     """What a run leaves in its folder that is killed after a step; the run itself goes on to its end."""
     reports = run_session(open_session(CONFIG, folder))
     for report in reports:
-        if report.step == step:  # saved by now
+        if report.step == step:
             break
+    saved = folder / "checkpoints" / f"step_{step:09d}.json"
+    while not saved.exists():  # it is written while training goes on
+        time.sleep(0.01)
     shutil.copytree(folder, copy)
     for _ in reports:
         pass
@@ -152,11 +156,16 @@ def test_a_stop_does_not_wait_for_the_disk(tmp_path, monkeypatch):
     session = open_session(CONFIG, tmp_path)
     reports = run_session(session)
     for report in reports:
-        if report.step == 56:
+        if report.step == 48:
             break
-    assert "step_000000024.safetensors" in flushed  # one that stays, before older ones are removed
+    deadline = time.monotonic() + 10
+    while "step_000000016.safetensors" not in flushed and time.monotonic() < deadline:
+        time.sleep(0.01)  # one that stays, before older ones are removed
+    assert "step_000000016.safetensors" in flushed
+    time.sleep(0.2)
     flushed.clear()
     session.waiting.stop()
+    assert next(reports).step == 56
     reports.close()
     assert not flushed
     record = json.loads((tmp_path / "checkpoints" / "step_000000056.json").read_text())

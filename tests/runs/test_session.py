@@ -231,14 +231,22 @@ def test_a_run_that_is_forgotten_lets_others_in(copied):
     assert open_session(config, folder).resumed_step is None
 
 
+@pytest.mark.parametrize("gone", ["removed", "replaced"])
 @pytest.mark.parametrize("whole", ["plain"], indirect=True)
-def test_a_folder_that_disappears_is_told_in_one_line(copied):
+def test_a_folder_that_disappears_costs_nothing(copied, whole, gone, go_on):
+    """One line says where the last state is saved, and the run goes on from there to the same end."""
     config, folder = copied
     reports = run_session(open_session(config, folder, clobber=True))
     next(report for report in reports if report.due)
-    shutil.rmtree(folder)
-    with pytest.raises(ShoalError, match=r"cannot write .*metrics\.csv: No such file"):
+    folder.rename(folder.with_name("elsewhere"))
+    if gone == "replaced":
+        folder.mkdir()
+    with pytest.raises(ShoalError, match=r"was removed, renamed or replaced .* is saved: shoal train"):
         list(reports)
+    rescued = folder.with_name("run__rescued1")
+    assert not folder.exists() or not list(folder.iterdir())
+    go_on(from_settings(read_settings(rescued / "config.yaml")), rescued)
+    assert final_bits(rescued) == final_bits(whole[1])
 
 
 def test_the_learners_of_a_run_can_be_chosen(whole):

@@ -14,8 +14,9 @@ from shoal.errors import ShoalError
 from shoal.runs import checkpoint
 from shoal.runs.config import write_config
 from shoal.runs.files import FolderLock
-from shoal.runs.metrics import MetricsWriter, write_summary
+from shoal.runs.metrics import MetricsWriter
 from shoal.runs.session import clear_folder
+from shoal.runs.summary import write_summary
 from shoal.runs.tracking import follow, trackers
 from shoal.runs.tracking.follow import Follower, read_known
 from shoal.runs.tracking.reports import NewReports, of_learner

@@ -4,8 +4,9 @@ import numpy as np
 
 from shoal.runs.config import write_config
 from shoal.runs.lineage import begin_lineage, extend_lineage
-from shoal.runs.metrics import MetricsWriter, write_summary
+from shoal.runs.metrics import MetricsWriter
 from shoal.runs.presets import preset
+from shoal.runs.summary import write_summary
 
 
 def write_run(folder, learners=1, reports=3, ended=True, columns=0, **settings):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShoalError
+from shoal.runs import rows
 from shoal.runs.metrics import read_metrics
-from shoal.watch import tail
 from shoal.watch.tail import MetricsTail
 from tests.watch.folders import add_report, write_run
 
@@ -33,7 +33,7 @@ def test_reads_on_as_the_file_grows(tmp_path):
 
 def test_small_pieces_are_as_good_as_one(tmp_path, monkeypatch):
     folder = write_run(tmp_path / "run", learners=5, reports=4)
-    monkeypatch.setattr(tail, "CHUNK", 64)
+    monkeypatch.setattr(rows, "CHUNK", 64)
     assert_same(MetricsTail(folder / "metrics.csv").read(*ALL), folder)
 
 
@@ -82,7 +82,7 @@ def test_a_damaged_line_is_told(tmp_path, line):
     folder = write_run(tmp_path / "run")
     with (folder / "metrics.csv").open("a") as file:
         file.write(line)
-    with pytest.raises(ShoalError, match=r"damaged in line 5|not a metrics file"):
+    with pytest.raises(ShoalError, match=r"damaged in line 5"):
         MetricsTail(folder / "metrics.csv").read(*ALL)
 
 

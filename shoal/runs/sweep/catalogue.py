@@ -1,16 +1,14 @@
 """Sweeps in a list of runs: one line for all programs of a sweep."""
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.runs.catalogue import RunRow, State
 from shoal.runs.config import read_settings
 from shoal.runs.files import is_locked
 from shoal.runs.sweep.plan import counted
+from shoal.runs.sweep.table import read_means
 
 
 def fold_sweeps(rows: Iterable[RunRow], folders: Sequence[Path]) -> list[RunRow]:
@@ -37,9 +35,9 @@ def describe_sweep(folder: Path, programs: Sequence[RunRow]) -> RunRow:
     if damaged := [one for one in programs if one.state == "damaged"]:
         return row._replace(error=f"{damaged[0].folder.name}: {damaged[0].error}")
     try:
-        asked, means = read_settings(folder / "sweep.yaml"), read_means(folder)
+        asked, means = read_settings(folder / "sweep.yaml"), read_means(folder / "trials.csv")
         tried = f"{counted(asked['trials'], 'setting')} x {counted(asked['seeds'], 'seed')}"
-    except (ShoalError, KeyError, ValueError) as error:
+    except (ShoalError, KeyError, ValueError, TypeError) as error:
         return row._replace(error=" ".join(str(error).split()))
     return row._replace(
         state=sweep_state(folder, programs),
@@ -60,12 +58,3 @@ def sweep_state(folder: Path, programs: Sequence[RunRow]) -> State:
     if (folder / "best.yaml").is_file():
         return "done"
     return "lost" if any(one.state == "lost" for one in programs) else "stopped"
-
-
-def read_means(folder: Path) -> np.ndarray:
-    """The mean returns of a sweep's trials, without those that are not known."""
-    path = folder / "trials.csv"
-    if not path.is_file():
-        return np.array([])
-    with path.open(newline="", encoding="utf-8") as file:
-        return np.array([float(line["mean"]) for line in csv.DictReader(file) if line["mean"]])

@@ -2,16 +2,19 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
+from shoal.errors import ShoalError
 from shoal.ops.intervals import TRIM, bootstrap_interval, trimmed_mean
-from shoal.runs.files import write_text
+from shoal.runs.files import disk_errors, write_text
+from shoal.runs.rows import LARGEST_STEP
 from shoal.runs.sweep.halving import ranked
 
+Read = TypeVar("Read")
 State: TypeAlias = Literal["waiting", "paused", "stopped", "done", "diverged"]
 """Not begun; to be compared before it goes on; stopped early; trained to the end; a learner diverged."""
 
@@ -72,6 +75,42 @@ def write_trials(folder: Path, rows: Iterable[Row]) -> Path:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *(_cells(row, names) for row in rows)])
     return write_text(folder / "trials.csv", text.getvalue())
+
+
+def read_trials(path: Path, names: Iterable[str] = ()) -> list[Row]:
+    """The trials in trials.csv, values as they are written; [] where there is none yet."""
+    return _read_lines(path, lambda cells: _read_row(cells, names))
+
+
+def read_means(path: Path) -> np.ndarray:
+    """The mean returns in trials.csv, without those that are not known."""
+    means = np.array(_read_lines(path, lambda cells: float(cells["mean"] or "nan")))
+    return means[np.isfinite(means)]
+
+
+def _read_lines(path: Path, read: Callable[[Mapping[str, str]], Read]) -> list[Read]:
+    if not path.exists():
+        return []
+    with disk_errors("read", path), path.open(encoding="utf-8", errors="replace", newline="") as file:
+        text = file.read()
+    try:
+        return [read(cells) for cells in csv.DictReader(io.StringIO(text), strict=True)]
+    except (KeyError, ValueError, AttributeError, TypeError, csv.Error) as error:
+        reason = " ".join(str(error).split())
+        raise ShoalError(f"{path} is damaged ({reason}); the same sweep writes it again") from error
+
+
+def _read_row(cells: Mapping[str, str], names: Iterable[str]) -> Row:
+    steps, state = int(cells["steps"]), cells["state"]
+    if not 0 <= steps <= LARGEST_STEP or state not in get_args(State):
+        raise ValueError(f"a trial at step {cells['steps']} that is {state}")
+    return Row(
+        number=int(cells["trial"]),
+        values={name: cells[name] for name in names},
+        state=state,  # pyright: ignore[reportArgumentType]
+        steps=steps,
+        scores=np.array(cells["scores"].split(), float),
+    )
 
 
 def _cells(row: Row, names: list[str]) -> list[str]:

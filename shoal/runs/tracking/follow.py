@@ -10,7 +10,7 @@ from uuid import uuid4
 from shoal.runs import checkpoint
 from shoal.runs.config import read_settings
 from shoal.runs.files import read_json, write_text
-from shoal.runs.metrics import read_summary
+from shoal.runs.summary import read_summary
 from shoal.runs.tracking.record import Record, Title
 from shoal.runs.tracking.reports import NewReports, of_cohort, of_learner
 

@@ -11,7 +11,7 @@ from textwrap import shorten
 
 from shoal.errors import ShoalError
 from shoal.runs.files import FolderLock, disk_errors, make_folder
-from shoal.runs.metrics import read_summary
+from shoal.runs.summary import read_summary
 from shoal.runs.tracking.follow import known_path, read_known
 
 TRACKERS = ("wandb", "mlflow", "trackio")
