@@ -35,7 +35,8 @@ WORLDS = {
 }
 KILLED = "east"
 LOCAL_UPDATES = 5
-EPISODES = 50
+EPISODES = 500
+"""An episode in which the pendulum never gets up counts ten times as much as another."""
 
 
 def one_program(steps: int, seed: int, folder: Path) -> Path:
@@ -145,7 +146,7 @@ def main() -> None:
         rows.append(row(name, scores(server), "; ".join(filter(None, [note, done]))))
         print(rows[-1], flush=True)
         full = [one for one in meetings if int(one["came"]) == len(WORLDS)]
-        size = np.mean([int(one["received"]) for one in full[1:]]) / len(WORLDS)
+        size = np.median([int(one["received"]) for one in full[1:]]) / len(WORLDS)
         sizes.append(f"| {name} | {size:,.0f} |")
     rounds = len(meetings_of(server))
     text = f"""# A federation by Flower
@@ -164,8 +165,8 @@ Greedy return of the mean of all parameters, {EPISODES} episodes in each organis
 
 One program's seeds lie between {min(means):.0f} and {max(means):.0f}.
 
-Bytes of a message to the server; one program counts {counted / rounds:,.0f} for each, the parameters and the
-statistics. The rest is names and shapes, scores and metrics:
+Bytes of a message to the server, the median of the meetings. One program counts {counted / rounds:,.0f} for
+each, the parameters and the statistics; the rest is names and shapes, scores and metrics:
 
 | | bytes |
 |---|---|
