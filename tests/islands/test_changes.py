@@ -64,8 +64,8 @@ def flat(params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{"compress": "int8"}, {"compress": "top-k", "compress__keep": 0.25}])
-def test_a_federation_has_the_parameters_of_one_program(tmp_path, settings):
+def test_a_federation_has_the_parameters_of_one_program(tmp_path):
+    settings = {"compress": "top-k", "compress__keep": 0.25}
     crowd = Crowd(tmp_path, **settings)
     for _ in range(2):
         held = crowd.meeting.meet([crowd.ask(0), crowd.ask(1)])
@@ -94,6 +94,7 @@ def test_a_compressed_change_takes_the_bytes_that_are_counted(kind, keep):
     }
 
 
+@pytest.mark.slow
 def test_with_noise_nothing_else_leaves(tmp_path, capsys):
     crowd = Crowd(tmp_path, privacy__clip=0.5, privacy__noise_multiplier=2.0)
     first = crowd.ask(0)
@@ -177,6 +178,19 @@ def test_an_organisation_has_worlds_of_its_own(tmp_path):
     assert north.own(federation.config, (1,)).env_params == [{}, {"gravity": 12.5}]
     with pytest.raises(ShoalError, match="unknown setting fodler in --node-config"):
         read_organisation({"fodler": "x"})
+
+
+@pytest.mark.slow
+def test_an_organisation_may_have_an_environment_and_statistics_of_its_own(tmp_path):
+    crowd = Crowd(tmp_path, share_statistics=False)
+    crowd.organisations[1] = Organisation(tmp_path / "south", env="gym:CartPole-v1")
+    for _ in range(2):
+        messages = [crowd.ask(0), crowd.ask(1)]
+        assert not any(name.startswith("statistics/") for one in messages for name in one.arrays)
+        held = crowd.meeting.meet(messages)
+        assert not held.left_out
+        assert held.present.all()
+    assert statistics_of(tmp_path / "south" / "test" / OUTBOX) > 16
 
 
 @pytest.mark.parametrize(
