@@ -20,6 +20,7 @@ import flwr
 import numpy as np
 
 import shoal
+from shoal.ops.trees import size
 from shoal.runs.cache import cache_compilations
 from shoal.runs.learners import choose_learners, load_learners
 from shoal.runs.loaded import Run
@@ -104,6 +105,13 @@ def scores(folder: Path) -> np.ndarray:
     return np.array(found)
 
 
+def num_params(folder: Path) -> int:
+    """How many parameters a learner of a run has."""
+    run = Run(folder)
+    _, cohort = choose_learners(load_learners(folder, "latest", run.parts), 0)
+    return size(cohort.params)
+
+
 def meetings_of(folder: Path) -> list[dict[str, str]]:
     """The rows of a run's islands.csv."""
     with (folder / "islands.csv").open() as file:
@@ -146,9 +154,11 @@ def main() -> None:
         rows.append(row(name, scores(server), "; ".join(filter(None, [note, done]))))
         print(rows[-1], flush=True)
         full = [one for one in meetings if int(one["came"]) == len(WORLDS)]
-        size = np.median([int(one["received"]) for one in full[1:]]) / len(WORLDS)
-        sizes.append(f"| {name} | {size:,.0f} |")
+        received = np.median([int(one["received"]) for one in full[1:]]) / len(WORLDS)
+        sizes.append(f"| {name} | {received:,.0f} |")
     rounds = len(meetings_of(server))
+    numbers, each = num_params(inside[1]), counted / rounds
+    squeezed = numbers + 4 + each - 4 * numbers
     text = f"""# A federation by Flower
 
 Pendulum-v1, PPO's preset, {given.steps:,} steps for each of five organisations in five worlds (gravity 8
@@ -165,8 +175,8 @@ Greedy return of the mean of all parameters, {EPISODES} episodes in each organis
 
 One program's seeds lie between {min(means):.0f} and {max(means):.0f}.
 
-Bytes of a message to the server, the median of the meetings. One program counts {counted / rounds:,.0f} for
-each, the parameters and the statistics; the rest is names and shapes, scores and metrics:
+Bytes of a message to the server, the median of the meetings. One program counts {each:,.0f} for each, the
+parameters and the statistics, and {squeezed:,.0f} with int8; the rest is names and shapes, scores and metrics:
 
 | | bytes |
 |---|---|
