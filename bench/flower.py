@@ -176,7 +176,8 @@ Greedy return of the mean of all parameters, {EPISODES} episodes in each organis
 One program's seeds lie between {min(means):.0f} and {max(means):.0f}.
 
 Bytes of a message to the server, the median of the meetings. One program counts {each:,.0f} for each, the
-parameters and the statistics, and {squeezed:,.0f} with int8; the rest is names and shapes, scores and metrics:
+parameters and the statistics, and {squeezed:,.0f} with int8; the rest is names and shapes, scores and
+metrics:
 
 | | bytes |
 |---|---|
