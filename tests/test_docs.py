@@ -122,7 +122,7 @@ def test_every_command_works_as_written():
 
 
 ELSEWHERE = "--render --logdir --seeds --as-published --prox --form --version --help --directory"
-ELSEWHERE += " --project --rm --gpus --build-arg"
+ELSEWHERE += " --project --rm --gpus --build-arg --signal"
 ELSEWHERE += " --superlink --root-certificates --auth-supernode-private-key --node-config --run-config --show"
 ELSEWHERE += (
     " --ssl-certfile --ssl-keyfile --ssl-ca-certfile --enable-supernode-auth --trusted-entities --database"
