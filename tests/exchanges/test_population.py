@@ -144,7 +144,7 @@ def test_the_two_worst_become_the_two_best_in_all_but_what_is_private():
 
 
 def given(hypers):
-    """The hyperparameters a learner has, by name: those of the critic alone are empty unless it is told them."""
+    """The hyperparameters a learner has, by name: those of the critic alone are empty unless told."""
     return {name: x for name, x in hypers._asdict().items() if jax.tree.leaves(x)}
 
 

@@ -3,11 +3,12 @@
 import { svg } from "../dom.js";
 import { number } from "../format.js";
 
+// About `count` round numbers.
 export function ticks(low, high, count) {
   if (!(high > low)) return [low];
   const rough = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= 0.7 * rough);
   const found = [];
   for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-9; at += step) {
     found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
