@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.runs.metrics import MetricsWriter
 from tests.watch.folders import add_report, write_population, write_run, write_sweep
 from tests.watch.serving import command, served
 
@@ -278,6 +279,32 @@ def test_trials_of_a_sweep_are_brushed(page, tmp_path):
         page.mouse.up()
         playwright.expect(rows).to_have_count(2)
         assert page.locator("tbody tr:visible td:first-child").all_inner_texts() == ["3", "2"]
+
+
+def test_a_sweep_without_a_score_says_so(page, tmp_path):
+    folder = write_sweep(tmp_path / "sweep")
+    (folder / "trials.csv").unlink()
+    with served(tmp_path) as server:
+        page.goto(server.url)
+        page.get_by_role("link", name="sweep", exact=True).click()
+        page.get_by_text("No trial has a score yet").wait_for()
+        assert page.locator("section.card:visible").count() == 0
+
+
+def test_numbers_of_an_axis_differ(page, tmp_path):
+    folder = write_run(tmp_path / "run", reports=1)
+    with MetricsWriter(folder, None) as writer:
+        for report in range(3):
+            writer.write(1024 * (report + 1), 1.0 + report, {"return_mean": [-0.016101 - 1e-6 * report]})
+    with served(tmp_path) as server:
+        open_run(page, server, "run")
+        texts = page.locator("figure.chart").first.locator("svg text[text-anchor='end']").all_text_contents()
+        assert len(texts) == len(set(texts)) > 2
+        assert min(box["x"] for box in boxes(page.locator("figure.chart").first.locator("svg text"))) > 0
+
+
+def boxes(found):
+    return [one.bounding_box() for one in found.all()]
 
 
 def test_a_token_is_asked_once(page, tmp_path):
