@@ -1,21 +1,30 @@
 """Kills runs at random moments and resumes them: do they end as unbroken ones, bit for bit?
 
-    python bench/kills.py [--minutes 20] [--seed 1] [--only NAME] [--out bench/results/kills.md]
+    python bench/kills.py [--minutes 20] [--seed 1] [--only NAMES] [--out bench/results/kills.md [--add]]
 
-Each kind of run is trained once unbroken. Then it is trained again, killed two to four times at random
-moments (by SIGKILL in half of them, else SIGTERM or SIGINT), each time started again, and at last left to
-end. Its metrics without times, its lineage and its last checkpoint are compared with the unbroken run's. The
-kinds come in turns until the time is over.
+Each kind of run is trained once unbroken. Then it is trained again, killed up to `KILLS` times (by SIGKILL in
+half of them, else SIGTERM or SIGINT), each time started again, and at last left to end. Its metrics without
+times, its lineage and its last checkpoint are compared with the unbroken run's, and every start has to resume
+from the newest checkpoint that the last one left. The kinds come in turns until the time is over.
+
+A quarter of the kills come at any moment of the start, the others while it trains. Moments are seconds of the
+processors, so that what else a machine does moves none. The processes are forked from one that has imported
+what they need, which halves the time a start takes; those that a run starts by itself are new. With
+TMPDIR=/dev/shm nothing waits for a disk.
 """
 
 import argparse
+import contextlib
 import csv
 import hashlib
+import importlib
+import json
+import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,11 +32,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from soak import descendants
+
+from shoal.cli.main import main as shoal_command
+from shoal.runs.checkpoint_files import resume_step
+
 HERE = Path(__file__).parent
 ABOUT = (
     "Runs killed at random moments and resumed, by `python bench/kills.py`, against unbroken ones. A "
     "difference is another number in metrics.csv (but times), lineage.csv or the last checkpoint, or a run "
-    "that cannot be resumed. Late: the run had ended when the signal came."
+    "that cannot be resumed. Lost: a start that did not go on from the newest checkpoint. Late: the run had "
+    "ended when the signal came. The slowest exit is that after SIGTERM or SIGINT."
 )
 SMALL = "--no-preset --num-envs 2 --num-steps 64 --num-minibatches 2 --update-epochs 2 --hidden 16"
 REPLAY = "--no-preset --num-envs 2 --num-steps 16 --batch-size 32 --hidden 16 --learning-starts 256"
@@ -49,11 +64,24 @@ KINDS = {
     "two processes": f"{COHORT} --exchange gossip --processes 2",
     "two islands": f"{COHORT} --exchange average --local-updates 2 --islands 2",
 }
+KILLS = 8
+"""Kills of one run, at most."""
+PART = 0.25
+"""No start trains for more of an unbroken run's time than this before it is killed."""
+PATIENCE = 300
+"""Seconds in which a run ends after a signal, at the latest; machines may be busy."""
 HASTE = "--xla_backend_optimization_level=0"
 """Most of the time of such short runs is compiling."""
+SURROUNDINGS = {
+    "PYTHONPATH": str(HERE.parent),
+    "XLA_FLAGS": HASTE,
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.01",  # every program is compiled once
+}
 TIMES = ("seconds", "steps_per_second")
 """The beginnings of columns that no two runs share."""
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+TICKS = os.sysconf("SC_CLK_TCK")
+FORK = multiprocessing.get_context("fork")
 
 
 class Count(NamedTuple):
@@ -65,20 +93,87 @@ class Count(NamedTuple):
     interrupts: int = 0
     late: int = 0
     slowest: float = 0.0  # seconds from SIGTERM or SIGINT to the end
+    lost: int = 0
     differences: int = 0
 
 
-def start(arguments: str, folder: Path, cache: Path) -> subprocess.Popen:
-    """Begin a run, or resume it."""
-    own = {"PYTHONPATH": str(HERE.parent), "XDG_CACHE_HOME": str(cache), "XLA_FLAGS": HASTE}
-    with (folder / "said.txt").open("a") as said:
-        return subprocess.Popen(
-            [sys.executable, "-m", "shoal.cli", "train", *arguments.split(), "--out", "run"],
-            cwd=folder,
-            env=os.environ | own,
-            stdout=said,
-            stderr=said,
-        )
+class Whole(NamedTuple):
+    """An unbroken run: what it ends with, and the processors' seconds of its start and its training."""
+
+    result: dict[str, str]
+    starting: float
+    training: float
+
+
+class Start:
+    """A run that was begun or resumed, in a process of its own."""
+
+    def __init__(self, arguments: str, folder: Path):
+        self.folder, self.said = folder, folder / "said.txt"
+        self.saved = resume_step(folder / "run" / "checkpoints")
+        command = ["train", *arguments.split(), "--out", "run"]
+        self.process = FORK.Process(target=act, args=(command, folder, self.said))
+        self.process.start()
+
+    def used(self) -> float:
+        """The processors' seconds that it and what it started have used."""
+        found = 0
+        for pid in descendants(self.process.pid or 0):
+            with contextlib.suppress(OSError):
+                found += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+        return found / TICKS
+
+    def wait_until(self, used: float) -> None:
+        """Wait until it has used so many of the processors' seconds, or ended."""
+        while self.process.is_alive() and (left := used - self.used()) > 0:
+            self.process.join(min(max(left / 2, 0.005), 0.5))
+
+    def kill(self, number: int) -> None:
+        """Send a signal, and wait until it and what it started have ended."""
+        every = descendants(self.process.pid or 0)
+        os.kill(self.process.pid or 0, number)
+        self.process.join(PATIENCE)
+        until = time.monotonic() + PATIENCE
+        while any(map(is_alive, every)) and time.monotonic() < until:
+            time.sleep(0.02)
+        if any(map(is_alive, every)):
+            raise SystemExit(f"{every} did not end within {PATIENCE} s: {self.folder}")
+
+    def finish(self) -> int | None:
+        """Leave it to end; its status."""
+        self.process.join(2 * PATIENCE)
+        return self.process.exitcode
+
+    def loses(self) -> bool:
+        """Whether it trained, and went on from another step than that which was saved."""
+        said = self.said.read_text()
+        if not re.search(r"^step [\d,]+ of", said, re.MULTILINE):
+            return False
+        resumed = re.search(r"^resuming from step ([\d,]+)", said, re.MULTILINE)
+        return (int(resumed[1].replace(",", "")) if resumed else 0) < self.saved
+
+
+def act(command: list[str], folder: Path, said: Path) -> None:
+    """What the process does: the command, as `python -m shoal.cli` does it."""
+    os.setsid()
+    os.chdir(folder)
+    output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
+    sys.argv = ["shoal", *command]
+    status = shoal_command()
+    if note := os.environ.get("SHOAL_KILLS_MODULES"):
+        Path(note).write_text(json.dumps(sorted(sys.modules)))
+    sys.exit(status)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def result(run: Path) -> dict[str, str]:
@@ -101,30 +196,35 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:12]
 
 
-def broken(arguments: str, folder: Path, cache: Path, seconds: float, chances: random.Random) -> Count:
-    """A run that is killed a few times, and then left to end; `seconds` are those of the unbroken one."""
+def broken(arguments: str, folder: Path, whole: Whole, chances: random.Random) -> Count:
+    """A run that is killed a few times, and then left to end."""
     count = Count(runs=1)
-    for _ in range(chances.randint(2, 4)):
-        process, number = start(arguments, folder, cache), chances.choice(SIGNALS)
-        time.sleep(seconds * chances.uniform(0.1, 0.9))
+    for _ in range(KILLS):
+        one, number = Start(arguments, folder), chances.choice(SIGNALS)
+        trains = chances.random() > 0.25
+        moment = chances.uniform(0.0, PART * whole.training) + whole.starting
+        one.wait_until(moment if trains else chances.uniform(0.0, whole.starting))
         sent = time.monotonic()
-        process.send_signal(number)
-        status = process.wait(150)
-        if status == 0:
+        if not one.process.is_alive():
+            count = count._replace(late=count.late + 1)
+            break
+        one.kill(number)
+        count = count._replace(lost=count.lost + one.loses())
+        if one.process.exitcode == 0:
             count = count._replace(late=count.late + 1)
             break
         match number:
             case signal.SIGKILL:
                 count = count._replace(kills=count.kills + 1)
-                time.sleep(4.0 * ("--processes" in arguments or "--islands" in arguments))  # the others end
             case signal.SIGTERM:
                 count = count._replace(terms=count.terms + 1)
             case _:
                 count = count._replace(interrupts=count.interrupts + 1)
         if number != signal.SIGKILL:
             count = count._replace(slowest=max(count.slowest, time.monotonic() - sent))
-    ended = start(arguments, folder, cache).wait(600)
-    return count._replace(differences=int(ended != 0))
+    last = Start(arguments, folder)
+    ended = last.finish()
+    return count._replace(differences=int(ended != 0), lost=count.lost + last.loses())
 
 
 def measured(kinds: dict[str, str], minutes: float, seed: int) -> Iterator[dict[str, Count]]:
@@ -132,65 +232,116 @@ def measured(kinds: dict[str, str], minutes: float, seed: int) -> Iterator[dict[
     chances, deadline = random.Random(seed), time.monotonic() + 60 * minutes
     counts, whole = dict.fromkeys(kinds, Count()), {}
     with tempfile.TemporaryDirectory() as name:
-        cache = Path(name) / "cache"
+        os.environ.update(SURROUNDINGS, XDG_CACHE_HOME=str(Path(name) / "cache"))
         while time.monotonic() < deadline:
             for kind, arguments in kinds.items():
                 if time.monotonic() > deadline:
                     return
                 if kind not in whole:
-                    whole[kind] = unbroken(arguments, Path(name) / digest(kind.encode()), cache)
-                expected, seconds = whole[kind]
+                    whole[kind] = unbroken(arguments, Path(name) / digest(kind.encode()))
                 folder = Path(tempfile.mkdtemp(dir=name))
-                one = broken(arguments, folder, cache, seconds, chances)
+                one = broken(arguments, folder, whole[kind], chances)
                 found = result(folder / "run") if not one.differences else {}
-                if found != expected:
-                    print(f"{kind}: {folder}: {expected} {found}", file=sys.stderr)
+                if found != whole[kind].result or one.lost:
+                    print(f"{kind}: {folder}: {whole[kind].result} {found}", file=sys.stderr)
                     print((folder / "said.txt").read_text()[-2000:], file=sys.stderr)
-                    one = one._replace(differences=1)
-                old = counts[kind]
-                slowest = max(old.slowest, one.slowest)
-                summed = [a + b for a, b in zip(old, one, strict=True)]
-                counts[kind] = Count(*summed)._replace(slowest=slowest)  # pyright: ignore[reportArgumentType]
+                    keep = Path(tempfile.gettempdir()) / f"kills-{folder.name}"
+                    folder.rename(keep)
+                    print(f"kept as {keep}", file=sys.stderr, flush=True)
+                    one = one._replace(differences=int(found != whole[kind].result))
+                else:
+                    shutil.rmtree(folder)
+                counts[kind] = added(counts[kind], one)
                 yield counts
 
 
-def unbroken(arguments: str, folder: Path, cache: Path) -> tuple[dict[str, str], float]:
-    """What an unbroken run ends with, and the seconds that it takes once its programs are compiled."""
-    folder.mkdir()
-    if start(arguments, folder, cache).wait():
-        raise SystemExit((folder / "said.txt").read_text())
-    said = (folder / "said.txt").read_text()
-    again = time.monotonic()
-    start(arguments, folder, cache).wait()  # which finds that nothing is left to do
-    begins, found = time.monotonic() - again, re.findall(r" per learner in ([\d.]+) s", said)
-    return result(folder / "run"), begins + float(found[-1])
+def added(one: Count, other: Count) -> Count:
+    """Both together."""
+    together = Count(*(a + b for a, b in zip(one, other, strict=True)))  # pyright: ignore[reportArgumentType]
+    return together._replace(slowest=max(one.slowest, other.slowest))
+
+
+def unbroken(arguments: str, folder: Path) -> Whole:
+    """What an unbroken run ends with, and what it uses once its programs are compiled."""
+    results, note, starting, used = [], folder / "modules.json", 0.0, 0.0
+    for number in range(2):
+        place, starting, used = folder / str(number), 0.0, 0.0
+        place.mkdir(parents=True)
+        os.environ["SHOAL_KILLS_MODULES"] = str(note)
+        one = Start(arguments, place)
+        while one.process.is_alive():
+            used = one.used() or used
+            starting = starting or used * (place / "run" / "metrics.csv").exists()
+            one.process.join(0.01)
+        del os.environ["SHOAL_KILLS_MODULES"]
+        if one.finish():
+            raise SystemExit(one.said.read_text())
+        results.append(result(place / "run"))
+        import_early(note)
+    if results[0] != results[1]:
+        raise SystemExit(f"two unbroken runs differ: {arguments}: {results}")
+    return Whole(results[0], starting, used - starting)
+
+
+def import_early(note: Path) -> None:
+    """Import what a run has imported, so that those after it need not."""
+    for name in json.loads(note.read_text()) if note.is_file() else ():
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+COLUMNS = (
+    "kind of run",
+    "runs",
+    "SIGKILL",
+    "SIGTERM",
+    "SIGINT",
+    "late",
+    "slowest exit, s",
+    "lost",
+    "differences",
+)
 
 
 def table(counts: dict[str, Count]) -> str:
     """A row for each kind, and their sum."""
-    head = "| kind of run | runs | SIGKILL | SIGTERM | SIGINT | late | slowest exit, s | differences |"
-    lines = [head, "|---|---|---|---|---|---|---|---|"]
-    met = {kind: one for kind, one in counts.items() if one.runs}
-    total = [sum(column) for column in zip(*met.values(), strict=True)]
-    met["all"] = Count(*total)._replace(slowest=max(one.slowest for one in met.values()))
-    for kind, one in met.items():
-        cells = (*one[:5], f"{one.slowest:.1f}", one.differences)
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    met, total = {kind: one for kind, one in counts.items() if one.runs}, Count()
+    for one in met.values():
+        total = added(total, one)
+    for kind, one in (met | {"all": total}).items():
+        cells = one._replace(slowest=round(one.slowest, 1))
         lines.append(f"| {kind} | {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
+
+
+def read_table(path: Path) -> dict[str, Count]:
+    """The counts of a table."""
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in path.read_text().splitlines()]
+    counts = {row[0]: row[1:] for row in rows if row and row[0] in KINDS}
+    kinds = [float if name == "slowest" else int for name in Count._fields]
+    return {
+        kind: Count(*(read(cell) for read, cell in zip(kinds, cells, strict=True)))
+        for kind, cells in counts.items()
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="kinds whose names begin so")
+    parser.add_argument("--only", default="", help="kinds whose names begin so, with commas")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--add", action="store_true", help="to the counts of the table that is there")
     options = parser.parse_args()
-    kinds = {kind: arguments for kind, arguments in KINDS.items() if kind.startswith(options.only)}
+    wanted = tuple(options.only.split(","))
+    kinds = {kind: arguments for kind, arguments in KINDS.items() if kind.startswith(wanted)}
+    before = read_table(options.out) if options.add and options.out.is_file() else {}
     for counts in measured(kinds, options.minutes, options.seed):
+        both = {kind: added(before.get(kind, Count()), counts.get(kind, Count())) for kind in KINDS}
         if options.out:
-            options.out.write_text(f"{ABOUT}\n\n{table(counts)}")
-        print(table(counts).splitlines()[-1], flush=True)
+            options.out.write_text(f"{ABOUT}\n\n{table(both)}")
+        print(table(both).splitlines()[-1], flush=True)
 
 
 if __name__ == "__main__":
