@@ -2,15 +2,17 @@
 
     python bench/kills.py [--minutes 20] [--seed 1] [--only NAMES] [--out bench/results/kills.md [--add]]
 
-Each kind of run is trained once unbroken. Then it is trained again, killed up to `KILLS` times (by SIGKILL in
-half of them, else SIGTERM or SIGINT), each time started again, and at last left to end. Its metrics without
-times, its lineage and its last checkpoint are compared with the unbroken run's, and every start has to resume
-from the newest checkpoint that the last one left. The kinds come in turns until the time is over.
+Each kind of run is trained once unbroken. Then the command trains it again, is killed up to `KILLS` times (by
+SIGKILL in half of them, else SIGTERM or SIGINT), each time started again, and at last left to end. And a
+process that trains `SEVERAL` such runs at once, each in a folder of its own, is killed `KILLS` times by SIGKILL
+and started again. Metrics without times, lineage and the last checkpoint of every run are compared with those
+of the unbroken run, and every start of the command has to go on from the newest checkpoint that was left. The
+kinds come in turns until the time is over.
 
 A quarter of the kills come at any moment of the start, the others while it trains. Moments are seconds of the
-processors, so that what else a machine does moves none. The processes are forked from one that has imported
-what they need, which halves the time a start takes; those that a run starts by itself are new. With
-TMPDIR=/dev/shm nothing waits for a disk.
+processors, so that what else a machine does moves none. Every report is saved that can be. The processes are
+forked from one that has imported what they need, which halves the time a start takes; those that a run starts
+by itself are new. With TMPDIR=/dev/shm nothing waits for a disk.
 """
 
 import argparse
@@ -28,25 +30,27 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from soak import descendants
 
 from shoal.cli.main import main as shoal_command
+from shoal.cli.parse import parse_train
 from shoal.runs.checkpoint_files import resume_step
 
 HERE = Path(__file__).parent
 ABOUT = (
     "Runs killed at random moments and resumed, by `python bench/kills.py`, against unbroken ones. A "
     "difference is another number in metrics.csv (but times), lineage.csv or the last checkpoint, or a run "
-    "that cannot be resumed. Lost: a start that did not go on from the newest checkpoint. Late: the run had "
-    "ended when the signal came. The slowest exit is that after SIGTERM or SIGINT."
+    "that cannot be resumed. SIGKILL, SIGTERM, SIGINT: of the command, with one run; several: runs killed by "
+    "SIGKILL of a process that trained 16 at once. Lost: a start that did not go on from the newest "
+    "checkpoint. Late: the run had ended when the signal came. Slowest exit: after SIGTERM or SIGINT."
 )
 SMALL = "--no-preset --num-envs 2 --num-steps 64 --num-minibatches 2 --update-epochs 2 --hidden 16"
 REPLAY = "--no-preset --num-envs 2 --num-steps 16 --batch-size 32 --hidden 16 --learning-starts 256"
-CARTPOLE = f"CartPole-v1 {SMALL} --steps 24000 --reports 40"
+CARTPOLE = f"CartPole-v1 {SMALL} --steps 12000 --reports 40"
 COHORT = f"{CARTPOLE} --learners 4"
 KINDS = {
     "one learner": CARTPOLE,
@@ -64,8 +68,10 @@ KINDS = {
     "two processes": f"{COHORT} --exchange gossip --processes 2",
     "two islands": f"{COHORT} --exchange average --local-updates 2 --islands 2",
 }
-KILLS = 8
+KILLS = 5
 """Kills of one run, at most."""
+SEVERAL = 16
+"""Runs in a process that trains several."""
 PART = 0.25
 """No start trains for more of an unbroken run's time than this before it is killed."""
 PATIENCE = 300
@@ -91,6 +97,7 @@ class Count(NamedTuple):
     kills: int = 0
     terms: int = 0
     interrupts: int = 0
+    several: int = 0
     late: int = 0
     slowest: float = 0.0  # seconds from SIGTERM or SIGINT to the end
     lost: int = 0
@@ -108,11 +115,12 @@ class Whole(NamedTuple):
 class Start:
     """A run that was begun or resumed, in a process of its own."""
 
-    def __init__(self, arguments: str, folder: Path):
+    def __init__(self, arguments: str, folder: Path, several: bool = False):
         self.folder, self.said = folder, folder / "said.txt"
+        self.before = records(folder)
         self.saved = resume_step(folder / "run" / "checkpoints")
-        command = ["train", *arguments.split(), "--out", "run"]
-        self.process = FORK.Process(target=act, args=(command, folder, self.said))
+        what = train_several if several else train_one
+        self.process = FORK.Process(target=act, args=(what, arguments.split(), folder, self.said))
         self.process.start()
 
     def used(self) -> float:
@@ -127,6 +135,24 @@ class Start:
         """Wait until it has used so many of the processors' seconds, or ended."""
         while self.process.is_alive() and (left := used - self.used()) > 0:
             self.process.join(min(max(left / 2, 0.005), 0.5))
+
+    def wait_for_training(self) -> float:
+        """Wait until it has saved a checkpoint, or ended; the processors' seconds that it has used."""
+        used = 0.0
+        while self.process.is_alive():
+            used = self.used() or used
+            if records(self.folder) - self.before:
+                break
+            self.process.join(0.01)
+        return used
+
+    def wait_for_a_moment(self, whole: Whole, chances: random.Random, runs: int = 1) -> None:
+        """Wait until a random moment while it starts or trains."""
+        if chances.random() < 0.25:
+            self.wait_until(chances.uniform(0.0, whole.starting))
+        else:
+            used = self.wait_for_training()
+            self.wait_until(used + chances.uniform(0.0, PART * whole.training * runs))
 
     def kill(self, number: int) -> None:
         """Send a signal, and wait until it and what it started have ended."""
@@ -153,19 +179,55 @@ class Start:
         return (int(resumed[1].replace(",", "")) if resumed else 0) < self.saved
 
 
-def act(command: list[str], folder: Path, said: Path) -> None:
-    """What the process does: the command, as `python -m shoal.cli` does it."""
+def act(what: Callable[[list[str]], int], arguments: list[str], folder: Path, said: Path) -> None:
+    """What the process does: train in a folder."""
     os.setsid()
     os.chdir(folder)
     output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
-    sys.argv = ["shoal", *command]
-    status = shoal_command()
+    from shoal.runs import cadence
+
+    cadence.SAVE_SECONDS = 0.0
+    status = what(arguments)
     if note := os.environ.get("SHOAL_KILLS_MODULES"):
         Path(note).write_text(json.dumps(sorted(sys.modules)))
     sys.exit(status)
+
+
+def train_one(arguments: list[str]) -> int:
+    """The command, as `python -m shoal.cli` does it."""
+    sys.argv = ["shoal", "train", *arguments, "--out", "run"]
+    return shoal_command()
+
+
+def train_several(arguments: list[str]) -> int:
+    """Train several runs in turns; they share a program."""
+    from shoal.runs.session import Finished, finish_session, open_session, run_session
+
+    config, (_, milestones) = parse_train(arguments)
+    trainer, under_way, chances = None, {}, random.Random()
+    for number in range(SEVERAL):
+        opened = open_session(config, Path(f"run{number}"), milestones=milestones, trainer=trainer)
+        if not isinstance(opened, Finished):
+            trainer = opened.trainer
+            under_way[run_session(opened)] = (opened, None)
+    while under_way:
+        reports = chances.choice(list(under_way))
+        opened, last = under_way[reports]
+        try:
+            under_way[reports] = (opened, next(reports))
+        except StopIteration:
+            assert last is not None
+            finish_session(opened, last)
+            del under_way[reports]
+    return 0
+
+
+def records(folder: Path) -> set[Path]:
+    """The records of the checkpoints in the folders of runs."""
+    return set(folder.glob("run*/checkpoints/step_*.json"))
 
 
 def is_alive(pid: int) -> bool:
@@ -201,9 +263,7 @@ def broken(arguments: str, folder: Path, whole: Whole, chances: random.Random) -
     count = Count(runs=1)
     for _ in range(KILLS):
         one, number = Start(arguments, folder), chances.choice(SIGNALS)
-        trains = chances.random() > 0.25
-        moment = chances.uniform(0.0, PART * whole.training) + whole.starting
-        one.wait_until(moment if trains else chances.uniform(0.0, whole.starting))
+        one.wait_for_a_moment(whole, chances)
         sent = time.monotonic()
         if not one.process.is_alive():
             count = count._replace(late=count.late + 1)
@@ -224,7 +284,22 @@ def broken(arguments: str, folder: Path, whole: Whole, chances: random.Random) -
             count = count._replace(slowest=max(count.slowest, time.monotonic() - sent))
     last = Start(arguments, folder)
     ended = last.finish()
-    return count._replace(differences=int(ended != 0), lost=count.lost + last.loses())
+    differs = ended != 0 or result(folder / "run") != whole.result
+    return count._replace(differences=int(differs), lost=count.lost + last.loses())
+
+
+def broken_together(arguments: str, folder: Path, whole: Whole, chances: random.Random) -> Count:
+    """Several runs in a process that is killed a few times, and then left to end."""
+    runs, count = [folder / f"run{number}" for number in range(SEVERAL)], Count(runs=SEVERAL)
+    for _ in range(KILLS):
+        one = Start(arguments, folder, several=True)
+        one.wait_for_a_moment(whole, chances, SEVERAL)
+        one.kill(signal.SIGKILL)
+        ended = sum((run / "summary.json").exists() for run in runs)
+        count = count._replace(several=count.several + SEVERAL - ended, late=count.late + ended)
+    ended = Start(arguments, folder, several=True).finish()
+    differ = [run for run in runs if ended != 0 or result(run) != whole.result]
+    return count._replace(differences=len(differ))
 
 
 def measured(kinds: dict[str, str], minutes: float, seed: int) -> Iterator[dict[str, Count]]:
@@ -232,27 +307,28 @@ def measured(kinds: dict[str, str], minutes: float, seed: int) -> Iterator[dict[
     chances, deadline = random.Random(seed), time.monotonic() + 60 * minutes
     counts, whole = dict.fromkeys(kinds, Count()), {}
     with tempfile.TemporaryDirectory() as name:
-        os.environ.update(SURROUNDINGS, XDG_CACHE_HOME=str(Path(name) / "cache"))
+        os.environ.update(SURROUNDINGS, XDG_CACHE_HOME=str(Path(tempfile.gettempdir()) / "kills-cache"))
         while time.monotonic() < deadline:
             for kind, arguments in kinds.items():
-                if time.monotonic() > deadline:
-                    return
-                if kind not in whole:
-                    whole[kind] = unbroken(arguments, Path(name) / digest(kind.encode()))
-                folder = Path(tempfile.mkdtemp(dir=name))
-                one = broken(arguments, folder, whole[kind], chances)
-                found = result(folder / "run") if not one.differences else {}
-                if found != whole[kind].result or one.lost:
-                    print(f"{kind}: {folder}: {whole[kind].result} {found}", file=sys.stderr)
-                    print((folder / "said.txt").read_text()[-2000:], file=sys.stderr)
-                    keep = Path(tempfile.gettempdir()) / f"kills-{folder.name}"
-                    folder.rename(keep)
-                    print(f"kept as {keep}", file=sys.stderr, flush=True)
-                    one = one._replace(differences=int(found != whole[kind].result))
-                else:
-                    shutil.rmtree(folder)
-                counts[kind] = added(counts[kind], one)
-                yield counts
+                parts = "--processes" in arguments or "--islands" in arguments
+                for several in (False,) if parts else (False, True):
+                    if time.monotonic() > deadline:
+                        return
+                    if kind not in whole:
+                        whole[kind] = unbroken(arguments, Path(name) / digest(kind.encode()))
+                    folder = Path(tempfile.mkdtemp(dir=name))
+                    breaks = broken_together if several else broken
+                    one = breaks(arguments, folder, whole[kind], chances)
+                    if one.differences or one.lost:
+                        keep = folder.rename(Path(tempfile.gettempdir()) / f"kept-{folder.name}")
+                        print(
+                            f"{kind}: {one}, see {keep}\n{(keep / 'said.txt').read_text()[-2000:]}",
+                            flush=True,
+                        )
+                    else:
+                        shutil.rmtree(folder)
+                    counts[kind] = added(counts[kind], one)
+                    yield counts
 
 
 def added(one: Count, other: Count) -> Count:
@@ -265,13 +341,13 @@ def unbroken(arguments: str, folder: Path) -> Whole:
     """What an unbroken run ends with, and what it uses once its programs are compiled."""
     results, note, starting, used = [], folder / "modules.json", 0.0, 0.0
     for number in range(2):
-        place, starting, used = folder / str(number), 0.0, 0.0
+        place = folder / str(number)
         place.mkdir(parents=True)
         os.environ["SHOAL_KILLS_MODULES"] = str(note)
         one = Start(arguments, place)
+        used = starting = one.wait_for_training()
         while one.process.is_alive():
             used = one.used() or used
-            starting = starting or used * (place / "run" / "metrics.csv").exists()
             one.process.join(0.01)
         del os.environ["SHOAL_KILLS_MODULES"]
         if one.finish():
