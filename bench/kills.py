@@ -4,7 +4,7 @@
 
 Each kind of run is trained once unbroken. Then the command trains it again, is killed up to `KILLS` times (by
 SIGKILL in half of them, else SIGTERM or SIGINT), each time started again, and at last left to end. And a
-process that trains `SEVERAL` such runs at once, each in a folder of its own, is killed `KILLS` times by SIGKILL
+process that trains `SEVERAL` such runs at once, each in its own folder, is killed `KILLS` times by SIGKILL
 and started again. Metrics without times, lineage and the last checkpoint of every run are compared with those
 of the unbroken run, and every start of the command has to go on from the newest checkpoint that was left. The
 kinds come in turns until the time is over.
