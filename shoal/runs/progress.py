@@ -43,10 +43,12 @@ class ProgressBar:
         parts, self.waiting = session.trainer.parts, session.waiting
         self.total = parts.config.steps_after(parts.config.num_iterations)
         self.start, self.iteration_size = session.resumed_step or 0, parts.config.steps_after(1)
+        self.num_envs = parts.config.algo.num_envs
         self.report: Report | None = None
         self.evaluated = ""
         self.returns: list[float] = []  # the mean return at each report of this session
         self.spent = 0.0  # seconds of training in this session, without compiling
+        self.reported = 0.0  # when what the report is about began
         self.earlier = session.clock
         self._print_head(session)
         self.bar = Progress(
@@ -73,12 +75,10 @@ class ProgressBar:
         """Show a report."""
         before, now = self.earlier, report.clock
         self.spent = now.seconds - before.seconds - (now.compile_seconds - before.compile_seconds)
-        self.report = report
+        self.reported, self.report = self.waiting.since, report
         if report.evaluated:
             self.evaluated = f"eval {format_return(np.mean(report.metrics['eval/return_mean']))}"
-        if self.spent > KNOWN_SECONDS and not self.warned:
-            self.warned = True
-            self._warn_of_days()
+        self._warn_of_days()
         known = report.metrics["return_mean"][np.isfinite(report.metrics["return_mean"])]
         self.returns += [float(known.mean())] if len(known) else []
         self._show(due=report.due)
@@ -109,6 +109,8 @@ class ProgressBar:
 
     def _tick(self) -> None:
         while not self.ended.wait(TICK_SECONDS):
+            if self.report is None:
+                self._warn_of_days()
             self._show()
 
     def _show(self, due: bool = False) -> None:
@@ -125,10 +127,12 @@ class ProgressBar:
         stopping = ["stopping"] if self.waiting.stopping else []
         if self.report is None:
             first = "first iteration" if activity == "training" else activity
-            return "  ".join([f"{first} {format_seconds(seconds)}", *stopping])
-        step = self._step()
-        about, speed = "~" if step != self.report.step else "", self.report.steps_per_second_compiled
-        left = format_seconds((self.total - step) / self._speed()) if self.spent > LONG_SECONDS else ""
+            counted = [f"{self._counted():,} of {self.iteration_size:,} steps"] if self._counted() else []
+            counted += [f"~{self._left()} left"] if counted and seconds > LONG_SECONDS else []
+            return "  ".join([f"{first} {format_seconds(seconds)}", *counted, *stopping])
+        step, speed = self._step(), self.report.steps_per_second_compiled
+        about = "~" if step != self.report.step and not self._counted() else ""
+        left = self._left() if self.spent > LONG_SECONDS else ""
         what = "iteration" if activity == "training" else activity
         slow = f"{what} {format_seconds(seconds)}" if seconds > LONG_SECONDS else ""
         parts = [
@@ -159,24 +163,41 @@ class ProgressBar:
         return f"step {about}{step:,} of {self.total:,}"
 
     def _step(self) -> int:
-        """The step reached; inside a long iteration an estimate."""
+        """The step reached; inside a long iteration counted where that can be, else an estimate."""
+        counted = self._counted()
         if self.report is None:
-            return self.start
+            return self.start + counted
         seconds = time.monotonic() - self.waiting.since
-        if self.waiting.activity != "training" or seconds < LONG_SECONDS:
+        if self.waiting.activity != "training" or self._at_report() or seconds < LONG_SECONDS:
             return self.report.step
-        return self.report.step + min(int(seconds * self._speed()), self.iteration_size - 1)
+        return self.report.step + (counted or min(int(seconds * self._speed()), self.iteration_size - 1))
+
+    def _at_report(self) -> bool:
+        """Whether nothing has begun since what the report is about."""
+        return self.waiting.since == self.reported
+
+    def _counted(self) -> int:
+        """A learner's steps since the report: of environments in Python, 0 of others."""
+        training = self.waiting.activity == "training" and not self._at_report()
+        return self.waiting.time_steps * self.num_envs if training else 0
 
     def _speed(self) -> float:
-        """Steps of a learner per second, in this session."""
-        assert self.report is not None, "a speed is known after a report"
+        """Steps of a learner per second, in this session; in the first iteration those of its rollout."""
+        if self.report is None:
+            return max(self._counted(), 1e-9) / max(time.monotonic() - self.waiting.since, 1e-9)
         return (self.report.step - self.start) / max(self.spent, 1e-9)
 
+    def _left(self) -> str:
+        """The time left."""
+        return format_seconds((self.total - self._step()) / self._speed())
+
     def _warn_of_days(self) -> None:
-        """Say that the run takes more than a day, and how many steps take an hour."""
-        assert self.report is not None, "a speed is known after a report"
-        speed = self._speed()
-        seconds = (self.total - self.report.step) / speed
+        """Say once, when it is known, that the run takes more than a day, and how many steps take an hour."""
+        inside = time.monotonic() - self.waiting.since if self._counted() else 0.0
+        if self.warned or (self.spent if self.report else inside) < KNOWN_SECONDS:
+            return
+        self.warned, speed = True, self._speed()
+        seconds = (self.total - self._step()) / speed
         if seconds > DAY:
             steps = max(int(float(f"{speed * HOUR:.2g}")), self.iteration_size)
             self.console.print(

@@ -10,6 +10,8 @@ from concurrent.futures import Future, wait
 from math import inf
 from typing import Any
 
+from shoal.envs.adapters.host import time_steps
+
 PATIENCE_SECONDS = 2.0
 """How long training may still take once a stop is requested; compiling has nothing to save and gets none."""
 TURN_SECONDS = 0.1
@@ -46,7 +48,12 @@ class Waiting:
 
     def begin(self, activity: str) -> None:
         """Tell what is under way from now on."""
-        self.activity, self.since = activity, time.monotonic()
+        self.activity, self.since, self.begun_at = activity, time.monotonic(), time_steps()
+
+    @property
+    def time_steps(self) -> int:
+        """How many time steps environments in Python have taken since then; others are not counted: 0."""
+        return time_steps() - self.begun_at
 
     def call(self, activity: str, function: Callable, *arguments: Any) -> Any:
         """The function's result; raises `GivenUp` where it takes too long after a stop.

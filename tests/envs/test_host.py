@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 import shoal
 from shoal.envs.adapters.gymnasium import gym_recipe
-from shoal.envs.adapters.host import EnvironmentCrashed, take_crash
+from shoal.envs.adapters.host import EnvironmentCrashed, take_crash, time_steps
 from shoal.envs.adapters.suite import UnknownOptions
 from shoal.errors import ShoalError
 
@@ -231,7 +231,9 @@ def test_two_devices_play_the_episodes_of_one():
     actions = np.zeros((9, 4), np.int32)
     devices, rows = PartitionSpec(("learners", "data")), PartitionSpec(None, ("learners", "data"))
     run = on_two_devices(program(build("test/Lottery-v0", [[1, 2], [3, 4]])), (devices, devices, rows))
+    before = time_steps()
     first, state, steps = jax.device_get(run(actions))
+    assert time_steps() - before == 9, "one device's"
     alone, alone_steps = play(build("test/Lottery-v0", [1, 2, 3, 4]), actions)
     np.testing.assert_array_equal(first.obs, alone.obs)
     np.testing.assert_array_equal(steps.obs, alone_steps.obs)

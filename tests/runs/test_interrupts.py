@@ -155,8 +155,10 @@ def test_a_long_iteration_tells_about_how_far_it_is(bar, monkeypatch, capsys):
     bar._show()
     assert capsys.readouterr().err == "first iteration 30 s\n"
     bar.update(report(1000, 110.0))
+    now += 5
+    bar._show()
+    assert "step 1,000 of" in capsys.readouterr().err, "nothing has begun since"
     bar.waiting.begin("training")
-    capsys.readouterr()
     now += 50
     bar._show()
     told = capsys.readouterr().err
@@ -166,6 +168,27 @@ def test_a_long_iteration_tells_about_how_far_it_is(bar, monkeypatch, capsys):
     bar.waiting.stop()
     bar._show()
     assert re.match(r"step ~1,999 of .*  iteration 17 min 30 s  stopping\n", capsys.readouterr().err)
+
+
+def test_steps_of_environments_in_python_are_counted(bar, monkeypatch, capsys):
+    """8 environments: 10 time steps in the first 20 s, which makes a run of 28.9 days."""
+    now, taken = bar.waiting.since, 100
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(module, "time_steps", lambda: taken)
+    bar.waiting.begin("training")
+    now, taken = now + 20, taken + 10
+    bar._warn_of_days()
+    bar._show()
+    days, line = capsys.readouterr().err.splitlines()
+    assert days == "at 4 steps/s this run takes 28 d 22 h; --steps 14000 takes 58 min 20 s"
+    assert line == "first iteration 20 s  80 of 1,000 steps  ~28 d 22 h left"
+    bar.update(report(1000, 260.0))
+    now += 1
+    bar.waiting.begin("training")
+    now, taken = now + 30, taken + 60
+    capsys.readouterr()
+    bar._show()
+    assert "step 1,480 of 10,000,000  return 1.50" in capsys.readouterr().err
 
 
 def test_every_report_is_a_line_in_a_file(bar, capsys):

@@ -39,6 +39,18 @@ _crashes: list[EnvironmentCrashed] = []
 """Exceptions of callbacks, oldest first: the only way they reach the caller of the program."""
 
 
+_time_steps = [0]
+"""How many time steps the first device's environments of this process have taken."""
+
+
+def time_steps() -> int:
+    """How many time steps environments in Python have taken in this process, each of all rows at once.
+
+    It is right also while a compiled program runs. Devices go on side by side, so the first one is counted.
+    """
+    return _time_steps[0]
+
+
 def take_crash() -> EnvironmentCrashed | None:
     """The first exception an environment raised since the last call, or None; forgets them all.
 
@@ -167,7 +179,9 @@ def host_env(adapter: HostAdapter, make: Callable[[np.ndarray], HostEnvs], seeds
         token = np.asarray(token)
         device = int(token[0, 0])
         call = lambda: devices[device].step(adapter.act(np.asarray(action)))
-        return token + one_more, *guarded(device, call)
+        answer = token + one_more, *guarded(device, call)
+        _time_steps[0] += device == 0
+        return answer
 
     shapes = (
         jax.ShapeDtypeStruct((1, 2), jnp.int32),
