@@ -135,7 +135,8 @@ def all_flags(algo: str) -> dict[str, Flag]:
 def read_start(arguments: list[str]) -> tuple[str | None, Start]:
     """The environment, and where settings start from; before their types and defaults are known."""
     every = {name: flag for algo in ALGORITHMS for name, flag in all_flags(algo).items()}
-    refuse_unknown(arguments, every, _algorithm_in(arguments))
+    algo = _algorithm_in(arguments)
+    refuse_unknown(arguments, every | (all_flags(algo) if algo in ALGORITHMS else {}), algo)
     start = flags_of(Start)
     loose = {name: flag if name in start else Flag(_loose(flag.type), "") for name, flag in every.items()}
     defaults = {name: _nothing(flag.type) for name, flag in loose.items()} | vars(Start())
@@ -155,15 +156,29 @@ def read_flags(algo: str, defaults: dict[str, Any], arguments: list[str]) -> dic
 
 
 def refuse_unknown(arguments: list[str], flags: dict[str, Flag], algo: str) -> None:
-    """Raise where an argument is no flag, with its name here, the algorithms that have it, or the nearest."""
+    """Raise where an argument is no flag, with its name here, the algorithms that have it, or the nearest.
+
+    Raise, too, where a flag lacks its value, with what the flag is about.
+    """
     names = {*flags, *(short for short, long in SHORT_NAMES.items() if long in flags)}
     switches = [name for name in names if flags[long_name(name, flags)].type is bool]
     names |= {re.sub(r"([^.]+)$", r"no_\1", name) for name in switches}
-    for argument in arguments:
+    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+        if not argument.startswith("--"):
+            continue
         name = argument[2:].partition("=")[0].replace("-", "_")
-        if argument.startswith("--") and name not in names:
+        if name not in names:
             refuse_of_others(name, algo, spell)
             raise unknown(name, flags, spell)
+        flag = flags.get(long_name(name, flags))
+        if flag and following.startswith("--") and "=" not in argument and not _may_stand_alone(flag):
+            raise ShoalError(f"{argument} needs a value: {flag.help.split('. ')[0].rstrip('.')}")
+
+
+def _may_stand_alone(flag: Flag) -> bool:
+    """Whether no word need follow a flag."""
+    several = any(get_origin(option) is tuple for option in (flag.type, *get_args(flag.type)))
+    return flag.type is bool or (several and flag.type is not Words)
 
 
 def spell(name: str) -> str:

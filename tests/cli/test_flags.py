@@ -52,6 +52,21 @@ def test_flags_by_their_groups_and_by_their_old_names(arguments):
     assert (algo.value.clip, algo.peers.coef) == (False, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "about"),
+    [
+        ("--track", "Also record the run with a tracker: wandb, mlflow or trackio"),
+        ("--learning-rate --steps 100", "Adam's step size"),
+        ("--algo td3 --learning-rate --steps 100", "The critics' step size"),
+        ("--algo --steps 100", "The algorithm"),
+    ],
+)
+def test_a_flag_without_its_value_says_what_it_is_about(arguments, about):
+    flag = re.search(r"(--\S+)(?= --|$)", arguments)[1]
+    with pytest.raises(ShoalError, match=f"^{flag} needs a value: {about}"):
+        parse_train(["Pendulum-v1", *arguments.split()])
+
+
 def test_a_flag_beats_the_file_and_the_file_the_preset(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text("env: CartPole-v1\nmemory: {kind: lstm, size: 8}\ngamma: 0.9\n")

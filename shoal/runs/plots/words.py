@@ -56,13 +56,18 @@ SECONDS = ((7200, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))
 """Units of time: from how many seconds on, how many seconds it has, its name."""
 
 
+WHOLE = {"coef": "coefficient", "ent": "entropy", "vf": "value"}
+"""Shortened words, in full."""
+
+
 def words(name: str) -> str:
     """A name of the program in words.
 
-    >>> words("learning_rate"), words("agent0"), words("exchange/other_thing")
-    ('learning rate', 'agent 0', 'exchange: other thing')
+    >>> words("ent_coef"), words("agent0"), words("exchange/other_thing")
+    ('entropy coefficient', 'agent 0', 'exchange: other thing')
     """
-    return re.sub(r"([a-z])(\d+)$", r"\1 \2", name.replace("_", " ").replace("/", ": "))
+    plain = re.sub(r"([a-z])(\d+)$", r"\1 \2", name.replace("_", " ").replace("/", ": "))
+    return " ".join(WHOLE.get(word, word) for word in plain.split(" "))
 
 
 def metric_in_words(name: str) -> str:

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { bars } from "../charts/bars.js";
 import { parallel } from "../charts/parallel.js";
-import { breakable, h, setText } from "../dom.js";
+import { h, setText } from "../dom.js";
 import { number, plural, score, whole } from "../format.js";
 
 export function sweepView(root, id) {
@@ -22,9 +22,10 @@ export function sweepView(root, id) {
   const rows = h("tbody");
   const head = h("tr");
   const programs = h("p", { class: "soft" });
-  const trials = h(
-    "div",
-    { hidden: true },
+  root.append(
+    h("p", {}, h("a", { href: "#/" }, "All runs")),
+    title,
+    said,
     h("section", { class: "card" }, h("h2", {}, "Trials"), chart.node, filters),
     matter,
     h(
@@ -32,12 +33,6 @@ export function sweepView(root, id) {
       { class: "card" },
       h("div", { class: "scroll" }, h("table", {}, h("thead", {}, head), rows)),
     ),
-  );
-  root.append(
-    h("p", {}, h("a", { href: "#/" }, "All runs")),
-    title,
-    said,
-    trials,
     programs,
   );
   let data = null;
@@ -48,7 +43,7 @@ export function sweepView(root, id) {
 
   function show() {
     document.title = `${data.name} – Shoal`;
-    if (title.textContent !== data.name) title.replaceChildren(...breakable(data.name));
+    setText(title, data.name);
     const scored = data.trials.filter((trial) => trial.mean !== null);
     setText(
       said,
@@ -56,7 +51,6 @@ export function sweepView(root, id) {
         ? `${plural(data.trials.length, "trial")} by ${data.method} search, ${scored.length} with a score`
         : "No trial has a score yet.",
     );
-    trials.hidden = !data.trials.length;
     chart.update(data);
     filters.replaceChildren(...chart.filters());
     matter.hidden = !Object.keys(data.importance).length;
@@ -83,7 +77,7 @@ export function sweepView(root, id) {
       "Programs: ",
       ...data.programs.flatMap((one, index) => [
         index ? ", " : "",
-        h("a", { href: `#/run/${one.id}` }, breakable(one.name)),
+        h("a", { href: `#/run/${one.id}` }, one.name),
       ]),
     );
   }
