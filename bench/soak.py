@@ -3,7 +3,8 @@
     python bench/soak.py [--minutes 60] [--only population] [--out bench/results/soak.md]
 
 Each run is `shoal train` in a process of its own, with its films and workers. A row is a moment of it:
-memory, open files, threads and processes of all of them together, and steps per second since the row before.
+memory, open files, threads and processes of all of them together, and since the row before, steps per second
+and per second of the processors, which others on the machine do not change as much.
 """
 
 import argparse
@@ -24,12 +25,13 @@ RUNS = {
         "train CartPole-v1 --learners 8 --steps 4e8 --reports 4000 --exchange truncation --local-updates 10 "
         "--evolve learning_rate ent_coef --save-every 200000 --film-every 400000"
     ),
-    "td3": "train Pendulum-v1 --algo td3 --steps 4e7 --reports 4000 --buffer-size 20000",
+    "td3": "train Pendulum-v1 --algo td3 --steps 4e7 --reports 16000 --buffer-size 20000",
     "gymnasium": "train gym:CartPole-v1 --steps 4e7 --reports 4000 --num-envs 4 --env-options workers=2",
 }
 """The commands; all end by SIGTERM."""
 ROWS = 12
 """Rows of a table."""
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Use(NamedTuple):
@@ -39,6 +41,7 @@ class Use(NamedTuple):
     files: int
     threads: int
     processes: int
+    seconds: float  # of the processors, those of ended processes among them
 
 
 def descendants(pid: int) -> list[int]:
@@ -54,7 +57,7 @@ def descendants(pid: int) -> list[int]:
 
 def use_of(pid: int) -> Use:
     """What a process and those it has started use now."""
-    kilobytes, files, threads, alive = 0, 0, 0, 0
+    kilobytes, files, threads, alive, ticks = 0, 0, 0, 0, 0
     for one in descendants(pid):
         try:
             lines = Path(f"/proc/{one}/status").read_text().splitlines()
@@ -62,10 +65,11 @@ def use_of(pid: int) -> Use:
             kilobytes += int(status.get("VmRSS", "0 kB").split()[0])
             threads += int(status["Threads"])
             files += len(os.listdir(f"/proc/{one}/fd"))
+            ticks += sum(map(int, Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()[11:15]))
             alive += 1
         except OSError:  # it has just ended
             continue
-    return Use(kilobytes / 1024, files, threads, alive)
+    return Use(kilobytes / 1024, files, threads, alive, ticks / TICKS)
 
 
 def newest_step(folder: Path) -> int:
@@ -88,7 +92,7 @@ def soak(name: str, minutes: float) -> list[str]:
         while not newest_step(folder) and process.poll() is None:
             time.sleep(0.5)
         began = before = time.monotonic()
-        step = newest_step(folder)
+        step, seconds = newest_step(folder), use_of(process.pid).seconds
         for row in range(1, ROWS + 1):
             time.sleep(max(0.0, began + row * minutes * 60 / ROWS - time.monotonic()))
             if process.poll() is not None:
@@ -96,10 +100,12 @@ def soak(name: str, minutes: float) -> list[str]:
                 print(said.read_text(), file=sys.stderr)
                 return lines
             use, now, reached = use_of(process.pid), time.monotonic(), newest_step(folder)
-            speed, step, before = (reached - step) / (now - before), reached, now
+            speed, effort = (reached - step) / (now - before), (reached - step) / (use.seconds - seconds)
+            step, before, seconds = reached, now, use.seconds
             lines.append(
-                f"| {name} | {(now - began) / 60:.1f} | {step:,} | {speed:,.0f} | {use.megabytes:,.0f} | "
-                f"{use.files} | {use.threads} | {use.processes} |"
+                f"| {name} | {(now - began) / 60:.1f} | {step:,} | {speed:,.0f} | {effort:,.0f} | "
+                f"{use.megabytes:,.0f} | {use.files} | {use.threads} | {use.processes} | "
+                f"{os.getloadavg()[0]:.0f} |"
             )
             print(lines[-1], file=sys.stderr, flush=True)
         process.terminate()
@@ -116,17 +122,17 @@ def main() -> None:
     options = parser.parse_args()
     lines = [
         f"`bench/soak.py --minutes {options.minutes:g}`: memory, open files, threads and processes of a",
-        "run with all that it has started; steps per second of each learner since the row before.",
+        "run with all that it has started. Steps of each learner since the row before, per second and per",
+        "second of the processors. Load is the machine's: how many processes want to run.",
         "",
-        "| run | minutes | step | steps/s | memory, MB | files | threads | processes |",
-        "|---|---|---|---|---|---|---|---|",
+        "| run | minutes | step | steps/s | steps/CPU s | memory, MB | files | threads | processes | load |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in [options.only] if options.only else RUNS:
         lines += soak(name, options.minutes)
-    text = "\n".join(lines) + "\n"
-    if options.out:
-        options.out.write_text(text)
-    print(text)
+        if options.out:
+            options.out.write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 python bench/watch.py              everything, about 10 minutes; needs playwright and chromium
 python bench/watch.py --only cost      or list, learners, memory
+python bench/watch.py --only hour      as memory, at the pace of a run: an hour
 
 `cost`: steps/s of training with the page open in a browser, and without, in turn. `list` and `learners`:
 seconds from opening the address to the last row, or to the heatmap, of a server that has read nothing, and
-how many of them the server computed. `memory`: of the server, early and late in the reports of an hour, which
-are written in a few minutes.
+how many the server and the browser computed, which other work on the machine hardly changes. `memory`: of the
+server, early and late in the reports of an hour, which are written in a few minutes; `hour` writes one each
+second.
 """
 
 import argparse
@@ -23,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import CDPSession, Page, sync_playwright
 
 from shoal.runs.config import write_config
 from shoal.runs.metrics import MetricsWriter
@@ -129,11 +131,22 @@ def opened(folder: Path, place: str, selector: str) -> dict[str, float]:
     """Seconds from opening an address to what is waited for, and seconds that the server computed."""
     with serving(folder) as (url, process), browsing() as page:
         page.goto("about:blank")
-        began, computed = time.perf_counter(), computed_seconds(process)
+        browser = page.context.browser
+        assert browser is not None
+        session = browser.new_browser_cdp_session()
+        began, computed, drawn = time.perf_counter(), computed_seconds(process), browser_seconds(session)
         page.goto(f"{url}/{place}")
         page.wait_for_selector(selector)
-        seconds = time.perf_counter() - began
-        return {"seconds": seconds, "server_cpu_seconds": computed_seconds(process) - computed}
+        return {
+            "seconds": time.perf_counter() - began,
+            "server_cpu_seconds": computed_seconds(process) - computed,
+            "browser_cpu_seconds": browser_seconds(session) - drawn,
+        }
+
+
+def browser_seconds(session: CDPSession) -> float:
+    """Seconds of a processor that the browser's processes have had."""
+    return sum(one["cpuTime"] for one in session.send("SystemInfo.getProcessInfo")["processInfo"])
 
 
 def computed_seconds(process: int) -> float:
@@ -142,7 +155,7 @@ def computed_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def memory(folder: Path) -> dict[str, float]:
+def memory(folder: Path, pause: float = 0.03) -> dict[str, float]:
     """Megabytes of the server while the reports of an hour are written, its page open."""
     run = folder / "run"
     run.mkdir()
@@ -156,15 +169,21 @@ def memory(folder: Path) -> dict[str, float]:
                 page.goto(url)
                 page.locator("tbody a").first.click()
                 page.wait_for_selector("figure.chart svg")
-            if report in (HOUR // 10, HOUR - 1):
+            if report in (HOUR // 60, HOUR // 10, HOUR // 2, HOUR - 1):
                 page.wait_for_timeout(3000)
                 status = Path(f"/proc/{process}/status").read_text()
                 found[f"after_{report + 1}_reports"] = int(status.split("VmRSS:")[1].split()[0]) / 1e3
-            time.sleep(0.03)
+            time.sleep(pause)
     return found
 
 
-PARTS = {"cost": cost, "list": listing, "learners": learners, "memory": memory}
+def hour(folder: Path) -> dict[str, float]:
+    """The same while a report is written each second."""
+    return memory(folder, 1.0)
+
+
+QUICK = {"cost": cost, "list": listing, "learners": learners, "memory": memory}
+PARTS = QUICK | {"hour": hour}
 
 
 def main() -> None:
@@ -172,7 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", choices=PARTS)
     only = parser.parse_args().only
-    for name in [only] if only else PARTS:
+    for name in [only] if only else QUICK:
         with TemporaryDirectory() as folder:
             print(json.dumps({"part": name, **PARTS[name](Path(folder))}), flush=True)
 

@@ -122,7 +122,7 @@ def test_every_command_works_as_written():
 
 
 ELSEWHERE = "--render --logdir --seeds --as-published --prox --form --version --help --directory"
-ELSEWHERE += " --project --rm --gpus --build-arg"
+ELSEWHERE += " --project --rm --gpus --build-arg --signal"
 ELSEWHERE += " --superlink --root-certificates --auth-supernode-private-key --node-config --run-config --show"
 ELSEWHERE += (
     " --ssl-certfile --ssl-keyfile --ssl-ca-certfile --enable-supernode-auth --trusted-entities --database"
@@ -170,6 +170,17 @@ def test_metrics_are_on_their_page(algo):
 def test_links_outside_the_site_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
     assert not [link for link in links if not ((ROOT / page).parent / link).exists()]
+
+
+def test_files_named_in_explanations_are_there():
+    """By their path here or in `shoal/`, or by their name alone."""
+    pages = [*(ROOT / "docs/explanation").glob("*.md"), ROOT / "docs/how-to/add-an-environment-suite.md"]
+    named = {name for page in pages for name in re.findall(r"`([\w/]+\.py)`", page.read_text())}
+    files = [path.relative_to(ROOT) for path in (ROOT / "shoal").rglob("*.py")]
+    known = {str(path) for path in files} | {str(path.relative_to("shoal")) for path in files}
+    known |= {path.name for path in files}
+    assert len(named) > 20
+    assert not named - known
 
 
 def test_settings_page_is_up_to_date():

@@ -16,7 +16,7 @@ from PIL import Image
 import shoal
 from shoal.runs.plots.figure import PALETTE, STYLE, short, short_numbers
 from shoal.runs.video import write_video
-from shoal.training.evaluate import greedy
+from shoal.training.players import greedy
 from shoal.training.rollout import collect, reset_envs
 
 LEARNERS, SIDE = 16, 4

@@ -125,7 +125,7 @@ def _variants(augment: Augmentation, space: ObservationSpace, num_frames: int, s
             return function(space, *trees)
         named = {name: [tree[name] for tree in trees] for name in space}
         return {
-            name: named[name][-1] if name == ACTION_MASK else function(space[name], *named[name])
+            name: named[name][-1] if name in NOT_STACKED else function(space[name], *named[name])
             for name in space
         }
 

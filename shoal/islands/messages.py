@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.runs.checkpoint_files import DTYPES
+from shoal.runs.stored_leaves import DTYPES
 
 VERSION = 1
 MAX_BYTES = 2**30

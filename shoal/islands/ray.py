@@ -19,8 +19,9 @@ from shoal.errors import ShoalError
 from shoal.islands.engine import Arrived, Lost, Order
 from shoal.islands.options import Islands
 from shoal.islands.storage import Rows, folder_of, saved_rows
-from shoal.runs.checkpoint_files import prune, replay_of
+from shoal.runs.checkpoint_removal import prune
 from shoal.runs.files import replacing
+from shoal.runs.records import replay_of
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.distributed.processes import fetch
-from shoal.runs import checkpoint_files, saving
+from shoal.runs import saving
 from shoal.runs.checkpoint import load, save
-from shoal.runs.checkpoint_files import CorruptCheckpoint
+from shoal.runs.records import CorruptCheckpoint, read_record
 from shoal.training.iteration import TrainState
 from shoal.training.program import Trainer
 from shoal.types import Tree
@@ -78,7 +78,7 @@ def saved_rows(folder: Path, name: str = "*-*") -> Iterator[Rows]:
             if data.stem.endswith("_replay"):
                 continue
             try:
-                record = checkpoint_files.read_record(data)
+                record = read_record(data)
             except CorruptCheckpoint:
                 continue
             if "replay" not in record or record["replay"] is not None:

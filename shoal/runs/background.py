@@ -124,10 +124,10 @@ class Background(Generic[Report]):
             self._fault, self._at_once = None, True  # try once more, now
             self._changed.notify_all()
         while self._waits() and self._error is None and not sys.is_finalizing():
-            if self._fault is None:
+            if (fault := self._fault) is None:
                 deadline = max(deadline, time.monotonic() + seconds)
             elif time.monotonic() >= deadline:
-                raise self._fault
+                raise fault
             self.check()
             with self._changed:
                 self._changed.wait(0.1)

@@ -7,23 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from shoal.runs.checkpoint_files import KEEP as KEEP
-from shoal.runs.checkpoint_files import best, latest, read
-from shoal.runs.checkpoint_files import current_name as current_name
-from shoal.runs.checkpoint_files import forget_after as forget_after
-from shoal.runs.checkpoint_files import forget_half_first as forget_half_first
+from shoal.runs.checkpoint_files import best, latest
 from shoal.runs.checkpoint_files import lasting as lasting
 from shoal.runs.checkpoint_files import newest_meta as newest_meta
 from shoal.runs.checkpoint_files import newest_step as newest_step
-from shoal.runs.checkpoint_files import prune as prune
 from shoal.runs.checkpoint_files import resume_step as resume_step
 from shoal.runs.checkpoint_files import saved_steps as saved_steps
+from shoal.runs.checkpoint_removal import forget_after as forget_after
+from shoal.runs.checkpoint_removal import forget_half_first as forget_half_first
+from shoal.runs.checkpoint_removal import prune as prune
 from shoal.runs.files import replacing
 from shoal.runs.leaves import arrays_of as arrays_of
 from shoal.runs.leaves import named_leaves as named_leaves
 from shoal.runs.leaves import restore, take_replay, write_leaves
 from shoal.runs.records import checksum_of, replay_of
 from shoal.runs.records import path_of as path_of
+from shoal.runs.stored_leaves import read
 from shoal.types import Tree
 
 

@@ -14,10 +14,10 @@ from shoal.training.evaluate import (
     assign_worlds,
     evaluate_worlds,
     play_episodes,
-    set_sampling,
     summarise,
 )
 from shoal.training.parts import worlds_of
+from shoal.training.players import set_sampling
 from shoal.types import Learner, LearnerState, Tree
 
 RANDOM = "random"

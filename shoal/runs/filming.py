@@ -39,6 +39,7 @@ class Films:
     def __init__(self, folder: Path):
         self.folder, self.place = folder, folder / FILMING
         self.process: subprocess.Popen | None = None
+        self.filmed: int | None = None  # the step of the checkpoint that the process plays
         self.next: int | None = None
         self.awaited: int | None = None  # the step of a checkpoint that may not be written yet
         self.failed = False
@@ -56,13 +57,14 @@ class Films:
         """Film the checkpoint at a step as soon as it is written and the film before is done."""
         self.awaited = self.awaited if step is None else step
         if self.awaited is not None and not self.failed and is_saved(self.folder, self.awaited):
-            shutil.rmtree(self.place / str(self.next), ignore_errors=True)
-            keep_checkpoint(self.folder, self.awaited, self.place / str(self.awaited))
+            self._forget(self.next)
+            keep_checkpoint(self.folder, self.awaited, self._kept(self.awaited))
             self.next, self.awaited = self.awaited, None
         if self.process is not None and self.process.poll() is not None:
             self._end(self.process)
         if self.process is None and self.next is not None:
-            self.process, self.next = start(self.place / str(self.next), self.folder / "videos"), None
+            self.process = start(self._kept(self.next), self.folder / "videos")
+            self.filmed, self.next = self.next, None
 
     def finish(self, stopping: Callable[[], bool]) -> None:
         """Wait for the film that is made, and for the one after it, unless a stop is requested."""
@@ -74,8 +76,18 @@ class Films:
         if self.process is not None and not stopping():
             warnings.warn(f"the last film took over {LAST_SECONDS:.0f} s and was left out", RuntimeWarning)
 
+    def _kept(self, step: int) -> Path:
+        """Where the checkpoint at a step is kept for its film."""
+        return self.place / str(step)
+
+    def _forget(self, step: int | None) -> None:
+        """Keep it no longer."""
+        if step is not None:
+            shutil.rmtree(self._kept(step), ignore_errors=True)
+
     def _end(self, process: subprocess.Popen) -> None:
-        self.process = None
+        self._forget(self.filmed)
+        self.process, self.filmed = None, None
         printed = process.communicate()[1].decode(errors="replace").strip().splitlines()
         if process.returncode and not self.failed:
             self.failed, self.next = True, None

@@ -9,7 +9,7 @@ import numpy as np
 from shoal.envs.frame_stack import append, fill
 from shoal.ops import trees
 from shoal.runs.policy import Actor, Policy, clip_action
-from shoal.training.evaluate import set_sampling
+from shoal.training.players import set_sampling
 from shoal.types import EnvSpec, Learner, LearnerState, Tree
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.runs.checkpoint_files import DTYPES
+from shoal.runs.stored_leaves import DTYPES
 from shoal.types import Tree
 
 KEY_KINDS = ("threefry2x32", "rbg", "unsafe_rbg")

@@ -51,9 +51,7 @@ def _kept(path: Path, num_learners: int, last_step: int) -> tuple[str, bool]:
     with disk_errors("read", path):
         text = path.read_bytes().decode(errors="replace")
     header, *lines = text[: text.rfind("\n") + 1].splitlines(keepends=True) or [""]
-    steps = [
-        int(step) if (step := line.split(",")[0]).isdigit() and len(step) <= 16 else -1 for line in lines
-    ]
+    steps = list(map(_step_of, lines))
     early = next((index for index, step in enumerate(steps) if step > last_step), len(lines))
     whole = 0  # entries of whole events
     while header.startswith(",".join(LEADING)) and whole + num_learners <= early:

@@ -224,7 +224,6 @@ class Run:
     def plot(self, out: Path | str | None = None, **how) -> list[Path]:
         """Plot learning curves and the best learner's policy; returns the files written.
 
-
         `out` is a folder, `plots` in the run's unless given, or one figure: a .png, .pdf or .svg. `how` goes
         to `PlotOptions`: metric, x, statistic, smooth, episode, seed.
         """

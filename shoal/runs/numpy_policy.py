@@ -20,6 +20,7 @@ from shoal.runs.graphs.graph import Port, read_graph
 from shoal.runs.graphs.program import Program, bind
 from shoal.runs.graphs.spaces import read_space
 from shoal.runs.policy import Actor, Policy
+from shoal.runs.stored_leaves import array_of, read
 
 DESCRIPTION, FORMAT = "policy_graph.json", 1
 """The file in a run's folder, and the number of its format."""
@@ -65,13 +66,11 @@ def read_learner(
     folder: Path, description: Mapping[str, Any], which: int | str, checkpoint: int | str
 ) -> dict[str, np.ndarray]:
     """The state of one learner in a checkpoint, by paths such as params/actor/layers/0/weight."""
-    leaves, meta = checkpoint_files.find(
-        folder, checkpoint, checkpoint_files.read, description["rollout_size"]
-    )
+    leaves, meta = checkpoint_files.find(folder, checkpoint, read, description["rollout_size"])
     index = choose(which, best_learner(meta["scores"]), len(meta["scores"]))
     graphs = [one[kind] for one in description["policies"] for kind in ("greedy", "sampled")]
     names = {name for graph in graphs for name in graph["weights"]}
-    return {name: checkpoint_files.array_of(leaves[f"cohort/{name}"])[index] for name in names}
+    return {name: array_of(leaves[f"cohort/{name}"])[index] for name in names}
 
 
 def choose(which: int | str, best: int, num: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.envs.adapters.host import raise_crash
 from shoal.ops import trees
-from shoal.training.evaluate import check_params, fill_params, set_sampling
+from shoal.training.players import check_params, fill_params, set_sampling
 from shoal.training.rollout import act, begin_acting, draw_noise, raw_outcome, reset_envs
 from shoal.training.scores import team_return
 from shoal.types import EnvRecipe, Learner, LearnerState, Tree

@@ -26,10 +26,10 @@ from shoal.types import LearnerState
 
 Advance: TypeAlias = Callable[[TrainState, Any], tuple[TrainState, Progress]]
 """Trains for a number of iterations: (state, count) -> (state, progress)."""
+Compare: TypeAlias = Callable[[TrainState], dict[str, Any]]
+"""How far the learners are apart: state -> metrics."""
 PROGRESS_SECONDS = 0.5
 """About how long one call of the compiled program takes."""
-
-
 PROGRAMS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """What functions of trainers are compiled to, so that a trainer that trains again compiles nothing."""
 
@@ -143,50 +143,31 @@ def progress_reports(
     evaluation have one. With a `profile`, the stages of each iteration run and are timed one by one.
     `waiting` tells what is under way.
     """
-    config = trainer.parts.config
-    waiting = waiting or Waiting()
+    config, waiting = trainer.parts.config, waiting or Waiting()
     began = time.perf_counter()
-    iteration, count, valid_steps, eval_seconds = int(state.iteration), 1, 0, 0.0
+    advance, compare = compile_programs(trainer, state, profile, waiting)
+    clock = Clock(compile_seconds=time.perf_counter() - began)
+    iteration, count = int(state.iteration), 1
     lost = np.zeros(config.learners, bool)  # since the last report that is due
-    if profile:
-        advance = waiting.call("compiling", profiled, trainer.stages, state, profile)
-    else:
-        advance = compiled(trainer, state, waiting)
-    compare = compiled_once(waiting, trainer.compare, state) if config.learners > 1 else None
-    waiting.call("compiling", first_rank_where, False)  # wait until all processes have compiled
-    compile_seconds = time.perf_counter() - began
-    selects = config.selection_every
     while iteration < config.num_iterations:
         count = min(count, next_boundary(config, interludes, iteration) - iteration)
+        iteration += count
+        due, selected, evaluated = what_follows(config, interludes, iteration)
         before = time.perf_counter()
         state, progress = waiting.call("training", run, advance, state, count)
-        selected = bool(selects) and (iteration + count) % selects == 0
-        env = trainer.parts.env
-        state, progress, crashes = settle_crashes(config, env, state, progress, selected)
+        state, progress, crashes = settle_crashes(config, trainer.parts.env, state, progress, selected)
         now = time.perf_counter()
-        spent = now - before
-        iteration += count
-        valid_steps += int(np.sum(progress.valid_steps))
-        evaluated = bool(interludes.eval_every) and config.reaches(iteration, interludes.eval_every)
-        last = iteration == config.num_iterations
-        due = evaluated or last or iteration % config.report_every == 0
-        lost = lost | progress.lost
-        scores = score_metrics(trainer.parts.recipe.spec, state.envs.episodes)
-        metrics = progress.metrics | without_lost(scores, is_lost(config, progress.metrics))
-        if config.learners > 1:
-            metrics["lost"] = lost
-        if due or selected:
-            hypers = fetch(state.cohort.hypers)
-            metrics |= {f"hypers/{name}": getattr(hypers, name) for name in config.evolving}
-        if due and compare:
-            metrics |= fetch(compare(state)) | trainer.parts.exchange.derive_metrics(metrics)
-        if due and profile:
-            metrics |= {name: np.full(config.learners, x) for name, x in profile.pop_report().items()}
+        spent, lost = now - before, lost | progress.lost
+        metrics = metrics_of(trainer, state, progress, lost, with_hypers=due or selected)
+        if due:
+            metrics |= metrics_when_due(trainer, state, metrics, compare, profile)
         if evaluated:
             trained = time.perf_counter()
             metrics |= waiting.call("evaluating", interludes.evaluate, state.cohort)
             now = time.perf_counter()
-            eval_seconds += now - trained
+            clock = clock._replace(eval_seconds=clock.eval_seconds + now - trained)
+        valid_steps = clock.valid_steps + int(np.sum(progress.valid_steps))
+        clock = clock._replace(seconds=now - began, valid_steps=valid_steps)
         yield Report(
             iteration=iteration,
             step=config.steps_after(iteration),
@@ -198,7 +179,7 @@ def progress_reports(
             bad_observations=progress.bad_observations,
             lost=progress.lost,
             crashes=crashes,
-            clock=Clock(now - began, compile_seconds, valid_steps, eval_seconds),
+            clock=clock,
             state=state,
             trainer=trainer,
         )
@@ -206,6 +187,60 @@ def progress_reports(
         if profile:
             profile.add("logging", time.perf_counter() - now)
         count = broadcast_from_first(max(1, min(2 * count, int(PROGRESS_SECONDS * count / spent))))
+
+
+def compile_programs(
+    trainer: Trainer, state: TrainState, profile: Profile | None, waiting: Waiting
+) -> tuple[Advance, Compare | None]:
+    """What trains for some iterations, and what compares the learners where there are several."""
+    if profile:
+        advance = waiting.call("compiling", profiled, trainer.stages, state, profile)
+    else:
+        advance = compiled(trainer, state, waiting)
+    compare = compiled_once(waiting, trainer.compare, state) if trainer.parts.config.learners > 1 else None
+    waiting.call("compiling", first_rank_where, False)  # wait until all processes have compiled
+    return advance, compare
+
+
+def what_follows(config: TrainConfig, interludes: Interludes, iteration: int) -> tuple[bool, bool, bool]:
+    """Whether an iteration is followed by a report that is due, by a selection, by an evaluation.
+
+    >>> what_follows(TrainConfig("CartPole-v1", steps=100 * 512, reports=10), NO_INTERLUDES, 10)
+    (True, False, False)
+    """
+    selects, eval_every = config.selection_every, interludes.eval_every
+    selected = bool(selects) and iteration % selects == 0
+    evaluated = bool(eval_every) and config.reaches(iteration, eval_every)
+    last = iteration == config.num_iterations
+    return evaluated or last or iteration % config.report_every == 0, selected, evaluated
+
+
+def metrics_of(
+    trainer: Trainer, state: TrainState, progress: Progress, lost: np.ndarray, with_hypers: bool
+) -> dict[str, np.ndarray]:
+    """What every report tells: losses, scores, who was lost; also the hyperparameters that change."""
+    config = trainer.parts.config
+    scores = score_metrics(trainer.parts.recipe.spec, state.envs.episodes)
+    metrics: dict[str, Any] = progress.metrics | without_lost(scores, is_lost(config, progress.metrics))
+    if config.learners > 1:
+        metrics["lost"] = lost
+    if with_hypers:
+        hypers = fetch(state.cohort.hypers)
+        metrics |= {f"hypers/{name}": getattr(hypers, name) for name in config.evolving}
+    return metrics
+
+
+def metrics_when_due(
+    trainer: Trainer,
+    state: TrainState,
+    metrics: dict[str, np.ndarray],
+    compare: Compare | None,
+    profile: Profile | None,
+) -> dict[str, np.ndarray]:
+    """What only reports that are due tell: how far the learners are apart, how long each stage takes."""
+    found = fetch(compare(state)) | trainer.parts.exchange.derive_metrics(metrics) if compare else {}
+    stages = profile.pop_report() if profile else {}
+    return found | {name: np.full(trainer.parts.config.learners, x) for name, x in stages.items()}
 
 
 def is_lost(config: TrainConfig, metrics: dict[str, np.ndarray]) -> np.ndarray:

@@ -8,9 +8,9 @@ import numpy as np
 
 from shoal.distributed.mesh import num_processes, own_part
 from shoal.distributed.processes import fetch, run_on_first
-from shoal.training.evaluate import Player, make_player, ready_to_play
 from shoal.training.iteration import Parts
 from shoal.training.parts import worlds_of
+from shoal.training.players import Player, make_player, ready_to_play
 from shoal.training.scores import by_team, team_return
 from shoal.types import EnvSpec, LearnerState
 

@@ -72,3 +72,12 @@ def test_new_episodes_at_any_time():
     assert now.obs[:, 0].tolist() == [0] * N
     assert again.age.tolist() == [0] * N
     assert not np.isin(now.obs[:, 1], state.batch.state[:, 1]).any()
+
+
+def test_an_abandoned_episode_begins_anew_at_the_next_step():
+    _, _, (env, state) = play(4)
+    state = env.abandon(state, jnp.array([True, False, False]))
+    noise = env.draw(jax.random.split(jax.random.key(9), N), state, 1)
+    _, now = env.step(state, jnp.zeros(N, int), jax.tree.map(lambda x: x[0], noise))
+    assert now.valid.tolist() == [False, True, True]
+    assert now.obs[:, 0].tolist() == [0, 2, 2]

@@ -87,16 +87,19 @@ def test_variants_of_a_stack_are_stacks_of_variants():
     def mirror(obs):
         mask = obs["action_mask"]
         both = obs["obs"][None] * np.float32([[1, 1], [-1, 1]])
-        return {"obs": both, "action_mask": jnp.stack([mask, mask[::-1]])}
+        alive = jnp.stack([obs["alive"]] * 2)
+        return {"obs": both, "alive": alive, "action_mask": jnp.stack([mask, mask[::-1]])}
 
-    space = {"obs": Box((2,)), "action_mask": Box((2,), 0, 1, "bool")}
+    space = {"obs": Box((2,)), "alive": Box((), 0, 1), "action_mask": Box((2,), 0, 1, "bool")}
     spec = EnvSpec("Test", "jax", space, Discrete(2), augment=Augmentation(2, jax.vmap(mirror)))
     augment = stack_frames(EnvRecipe(spec, None), 2).spec.augment
-    seen = {"obs": np.float32([[1, 2, 3, 4]]), "action_mask": np.array([[True, False]])}
+    alive = {"alive": np.float32([1])}
+    seen = {"obs": np.float32([[1, 2, 3, 4]]), "action_mask": np.array([[True, False]])} | alive
     variants = jax.jit(augment.apply)(seen)
     assert augment.copies == 2
     assert variants["obs"].tolist() == [[[1, 2, 3, 4], [-1, 2, -3, 4]]]
     assert variants["action_mask"].tolist() == [[[True, False], [False, True]]]
+    assert variants["alive"].tolist() == [[1, 1]]
 
 
 @pytest.mark.parametrize("num", [0, -1, 2.0, True, "4"])

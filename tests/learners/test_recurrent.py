@@ -24,8 +24,9 @@ from shoal.runs.session import open_session, run_session
 from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.training.episode import episode, trajectory
-from shoal.training.evaluate import greedy, play_episodes
+from shoal.training.evaluate import play_episodes
 from shoal.training.loop import train
+from shoal.training.players import greedy
 from shoal.training.program import make_trainer
 from shoal.training.rollout import collect, reset_envs
 from shoal.types import Box, Discrete, EnvSpec, Rollout

@@ -73,6 +73,15 @@ def test_one_film_at_a_time_and_the_newest_next(run, monkeypatch):
     assert not (run / ".film").exists()
 
 
+def test_a_film_that_is_made_needs_its_checkpoint_no_longer(run, monkeypatch):
+    started(monkeypatch, "pass")
+    with Films(run) as found:
+        for step in (100, 200):
+            found.check(step)
+            ended(found)
+            assert not list((run / ".film").rglob("*.json"))
+
+
 def test_a_failure_is_told_once(run, monkeypatch):
     seen = started(monkeypatch, "raise SystemExit('it has no pictures')")
     with Films(run) as found:

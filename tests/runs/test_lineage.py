@@ -109,6 +109,15 @@ def test_resuming_drops_the_rows_that_will_be_written_again(hand):
     assert path.read_text() == "".join(lines[:4])
 
 
+def test_a_damaged_step_is_left_out_with_all_after_it(hand):
+    path = hand / "lineage.csv"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join([*lines[:4], "²" + lines[4][1:], *lines[5:]]), encoding="utf-8")
+    with pytest.warns(RuntimeWarning, match="damaged in line 5"):
+        begin_lineage(hand, {"learning_rate": np.zeros(3), "gamma": np.zeros(3)}, 20)
+    assert path.read_text(encoding="utf-8").startswith("".join(lines[:4]) + "20,")
+
+
 def test_beginning_anew_starts_a_new_lineage(hand):
     begin_lineage(hand, {"gamma": np.float32([0.5, 0.25])}, None)
     assert (hand / "lineage.csv").read_text() == "step,learner,parent,score,gamma\n0,0,0,,0.5\n0,1,1,,0.25\n"

@@ -20,7 +20,7 @@ from shoal.runs.milestones import Milestones, keep_milestones
 from shoal.runs.session import Finished, finish_session, open_session, run_session
 from shoal.runs.watch import Watch
 from shoal.training.config import TrainConfig
-from shoal.training.evaluate import make_player, ready_to_play
+from shoal.training.players import make_player, ready_to_play
 from shoal.training.program import make_trainer
 from shoal.training.validation import SEED, make_validation
 from shoal.types import EnvRecipe

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import shoal
-from shoal.runs.checkpoint_files import current_name
 from shoal.runs.leaves import ADDED, DROPPED, REPLAY
+from shoal.runs.stored_leaves import current_name
 
 DATA = Path(__file__).parent.parent / "data"
 BYTES = {"exchange/per_learner/0/0/0/1", "exchange/per_learner/0/1/exchange/bytes"}

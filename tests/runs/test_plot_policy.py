@@ -148,7 +148,8 @@ def test_nothing_is_drawn_of_what_is_not_there(tmp_path, pendulum):
     settings = (pendulum / "config.yaml").read_text().replace("Pendulum-v1", "nowhere:Pendulum-v1")
     (tmp_path / "config.yaml").write_text(settings)
     with pytest.warns(
-        RuntimeWarning, match="no episode of .* is plotted: .* needs its env nowhere:Pendulum-v1"
+        RuntimeWarning,
+        match=r"no episode of .* is plotted: .* would import nowhere \(env nowhere:Pendulum-v1\)",
     ):
         assert plot_policy(tmp_path, tmp_path / "out") == []
 

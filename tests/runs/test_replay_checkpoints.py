@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 import shoal
 from shoal.learners.dqn import DQNConfig
-from shoal.runs import cadence, checkpoint, checkpoint_files, leaves
+from shoal.runs import cadence, checkpoint, checkpoint_removal, leaves
 from shoal.runs.catalogue import describe
 from shoal.runs.learners import load_learners
 from shoal.runs.session import open_session, run_session
@@ -152,7 +152,7 @@ def test_a_damaged_replay_falls_back_to_the_one_before(tmp_path, monkeypatch, go
 def test_a_stop_does_not_wait_for_the_disk(tmp_path, monkeypatch):
     """Older checkpoints stay, and are removed by the next save that has time for it."""
     flushed = []
-    monkeypatch.setattr(checkpoint_files, "sync", lambda path: flushed.append(path.name))
+    monkeypatch.setattr(checkpoint_removal, "sync", lambda path: flushed.append(path.name))
     session = open_session(CONFIG, tmp_path)
     reports = run_session(session)
     for report in reports:

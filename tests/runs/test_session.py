@@ -18,6 +18,7 @@ import pytest
 from shoal.errors import ShoalError
 from shoal.learners.ppo import PPOConfig
 from shoal.runs import cadence, checkpoint
+from shoal.runs.checkpoint_removal import KEEP
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.divergence import DivergenceCheck
 from shoal.runs.learners import choose_learners, load_learners
@@ -91,7 +92,7 @@ def test_a_whole_run_leaves_its_rows_and_checkpoints(whole, go_on):
     assert steps == [step for step in range(256, 2049, 256) for _ in range(config.learners)]
     kept = {path.stem for path in (folder / "checkpoints").glob("*.safetensors")}
     assert {"step_000001536", "step_000001792", "step_000002048"} <= kept
-    assert len(kept) <= checkpoint.KEEP + 1
+    assert len(kept) <= KEEP + 1
     assert from_settings(read_settings(folder / "config.yaml")) == config
     assert go_on(config, folder) == (2048, None)
 

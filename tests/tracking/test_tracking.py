@@ -169,9 +169,9 @@ def test_films_and_lasting_checkpoints_are_sent_once(folder, opened, monkeypatch
     ("summary", "complete"),
     [
         ({}, False),
-        ({"steps": 300, "interrupted": True}, False),
-        ({"steps": 200, "interrupted": False}, False),  # of the shorter run before
-        ({"steps": 300, "interrupted": False}, True),
+        ({"steps": 300, "return_mean": [1.0], "interrupted": True}, False),
+        ({"steps": 200, "return_mean": [1.0], "interrupted": False}, False),  # of the shorter run before
+        ({"steps": 300, "return_mean": [1.0], "interrupted": False}, True),
     ],
 )
 def test_a_record_is_complete_where_the_run_is(folder, opened, summary, complete):

@@ -21,15 +21,8 @@ from shoal.ops.statistics import Running, merge
 from shoal.runs import checkpoint
 from shoal.training.config import TrainConfig
 from shoal.training.episode import episode
-from shoal.training.evaluate import (
-    CHUNK,
-    assign_worlds,
-    distances,
-    evaluate_worlds,
-    greedy,
-    play_episodes,
-    summarise,
-)
+from shoal.training.evaluate import assign_worlds, distances, evaluate_worlds, play_episodes, summarise
+from shoal.training.players import CHUNK, greedy
 from shoal.training.program import make_trainer
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv, Learner, LearnerState
 from tests import probes

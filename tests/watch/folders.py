@@ -14,8 +14,9 @@ def write_run(folder, learners=1, reports=3, ended=True, columns=0, **settings):
     config = preset("CartPole-v1", learners=learners, steps=1024 * reports, **settings)
     folder.mkdir(parents=True)
     write_config(folder / "config.yaml", config)
-    for report in range(reports):
-        add_report(folder, report, learners, columns)
+    with MetricsWriter(folder, None) as writer:
+        for report in range(reports):
+            write_report(writer, report, learners, columns)
     if ended:
         scores = 10.0 * reports + np.arange(learners)
         write_summary(folder, {"steps": 1024 * reports, "return_mean": scores, "interrupted": False})
@@ -23,13 +24,16 @@ def write_run(folder, learners=1, reports=3, ended=True, columns=0, **settings):
 
 
 def add_report(folder, report, learners=1, columns=0):
-    """The next report: a return of 10 a report, and one more for each learner."""
+    """The next report of a run that is there."""
+    with MetricsWriter(folder, resume_step=1024 * report) as writer:
+        write_report(writer, report, learners, columns)
+
+
+def write_report(writer, report, learners, columns=0):
+    """A return of 10 a report, and one more for each learner."""
     returns = 10.0 * (report + 1) + np.arange(learners)
     more = {f"loss/part{index}": np.full(learners, 0.1234567 * index) for index in range(columns)}
-    with MetricsWriter(folder, resume_step=1024 * report or None) as writer:
-        writer.write(
-            1024 * (report + 1), 1.0 + report, {"return_mean": returns, "loss/total": -returns} | more
-        )
+    writer.write(1024 * (report + 1), 1.0 + report, {"return_mean": returns, "loss/total": -returns} | more)
 
 
 def write_population(folder):

@@ -9,6 +9,7 @@ import pytest
 
 from shoal.cli.parse import parse_train
 from shoal.runs.config import from_settings, read_settings
+from shoal.runs.metrics import MetricsWriter
 from shoal.watch.answers import Answers
 from shoal.watch.shelf import Shelf
 from tests.watch.folders import add_report, write_population, write_run
@@ -96,6 +97,19 @@ def test_a_federation(ask, tmp_path):
     worlds = ask(f"/api/runs/{run}/worlds")[1]
     assert worlds["scores"] == [30, 31, 32, 33]
     assert len(worlds["worlds"]["length"]) == 4
+
+
+def test_teams(ask, tmp_path):
+    folder = write_run(tmp_path / "run", learners=2)
+    names = ("return_team", "win_rate_team")
+    won = {f"{name}{team}": np.full(2, team) for name in names for team in range(2)}
+    with MetricsWriter(folder, None) as writer:
+        writer.write(1024, 1.0, {"return_mean": np.zeros(2), "return_agent0": np.zeros(2), **won})
+    shown = ask(f"/api/runs/{ask.id('run')}")[1]["metrics"]["Teams and agents"]
+    assert {one["label"] for one in shown} == {
+        "episode return of agent 0",
+        *(f"{what} of team {team}" for what in ("episode return", "share of wins") for team in range(2)),
+    }
 
 
 def test_long_settings_are_short_in_the_list(ask, tmp_path):

@@ -63,9 +63,9 @@ def recipe(name: str, options: dict[str, Any]) -> EnvRecipe:
 
 
 def _named(obs: Any) -> Any:
-    """Jumanji's records as dictionaries."""
-    if isinstance(obs, Array):
-        return obs
+    """Jumanji's records as dictionaries; the clock of PacMan's ghosts begins as a number of Python's."""
+    if isinstance(obs, Array | np.ndarray | int):
+        return jnp.asarray(obs)
     parts: dict[str, Any] = obs._asdict() if hasattr(obs, "_asdict") else vars(obs)
     return {name: _named(part) for name, part in parts.items()}
 

@@ -28,6 +28,8 @@ def from_jax_keeping_starts(env: JaxEnv, every: int) -> EnvRecipe:
 
     def build(seeds: np.ndarray, rendering: bool) -> Env:
         inner = recipe.build(seeds, rendering)
+        assert inner.abandon is not None
+        abandon = inner.abandon
 
         def keep(batch: BatchState, now: TimeStep) -> tuple[KeptState, TimeStep]:
             return KeptState(batch, starts=batch.state, age=jax.numpy.zeros_like(batch.steps)), now
@@ -48,6 +50,7 @@ def from_jax_keeping_starts(env: JaxEnv, every: int) -> EnvRecipe:
             draw=draw,
             step=step,
             render=lambda kept, row: inner.render(kept.batch, row),
+            abandon=lambda kept, rows: kept._replace(batch=abandon(kept.batch, rows)),
         )
 
     return EnvRecipe(recipe.spec, build)

@@ -20,7 +20,7 @@ def pack(data: bytes, order: Order | None = None) -> RecordDict:
 def unpack(parcel: RecordDict) -> bytes:
     """The bytes in a parcel."""
     try:
-        data = parcel[MESSAGE]["bytes"].data
+        data = parcel.array_records[MESSAGE]["bytes"].data
     except (KeyError, TypeError, AttributeError):
         raise BadMessage("it is not a parcel of Shoal's") from None
     return bytes(data)

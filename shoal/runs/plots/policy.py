@@ -22,7 +22,7 @@ from shoal.runs.plots.groups import title_of
 from shoal.runs.policy import clip_action
 from shoal.runs.trust import trusted_config
 from shoal.training.episode import episode, trajectory
-from shoal.training.evaluate import greedy
+from shoal.training.players import greedy
 from shoal.types import Box, EnvSpec, Learner, LearnerState
 
 CELLS = 161

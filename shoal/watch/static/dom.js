@@ -23,5 +23,9 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+// The name of a run, which breaks between its parts where it does not fit into a line.
+export const breakable = (name) =>
+  name.split("__").flatMap((part, index) => (index ? ["__", h("wbr"), part] : [part]));
+
 // The colours of curves, in their order; see colours.css.
 export const colour = (index) => `var(--c${index % 7})`;

@@ -108,8 +108,21 @@ def test_a_halved_trial_has_the_numbers_of_the_whole_grid(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_trials_that_change_rows_keep_their_numbers(whole, tmp_path):
+def test_trials_that_change_rows_keep_their_numbers_and_their_program(
+    whole, tmp_path, compilations, monkeypatch
+):
+    silently, compiled = sweeping.train_silently, []
+
+    def train(session, until):
+        with compilations() as seen:
+            finished = silently(session, until)
+        compiled.append(len(seen))
+        return finished
+
+    monkeypatch.setattr(sweeping, "train_silently", train)
     found = shoal.sweep(BASE, GRID, seeds=2, folder=tmp_path, halving=True, batch=4)
+    assert compiled[0] > 0
+    assert compiled[1:] == [0] * 4  # two more at the first rung, and one at each of the others
     assert [row.state for row in found.trials].count("stopped") == 4
     for row in found.trials:
         own, other = curves(found, row.number), curves(whole, row.number)

@@ -3,11 +3,12 @@
 import { svg } from "../dom.js";
 import { number } from "../format.js";
 
+// About `count` round numbers.
 export function ticks(low, high, count) {
   if (!(high > low)) return [low];
   const rough = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= 0.7 * rough);
   const found = [];
   for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-9; at += step) {
     found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
@@ -48,16 +49,28 @@ export function logTicks(low, high) {
   return found;
 }
 
+// Numbers of an axis, with as many digits as tell them apart.
+export function labels(marks) {
+  let digits = 3;
+  const written = () => marks.map((at) => number(at, digits));
+  while (digits < 10 && new Set(written()).size < marks.length) digits++;
+  return written();
+}
+
+// The room that the numbers of an upright axis need.
+export const roomFor = (marks) => Math.max(50, 14 + 7 * Math.max(0, ...labels(marks).map((text) => text.length)));
+
 // Gridlines and numbers for both directions inside a box {left, top, right, bottom}.
 export function axes(box, x, y, xTicks, yTicks, xLabel) {
-  const parts = yTicks.map((at) => [
+  const [xNumbers, yNumbers] = [labels(xTicks), labels(yTicks)];
+  const parts = yTicks.map((at, index) => [
     svg("line", { class: "gridline", x1: box.left, x2: box.right, y1: y(at), y2: y(at) }),
-    svg("text", { x: box.left - 6, y: y(at) + 4, "text-anchor": "end" }, number(at, 3)),
+    svg("text", { x: box.left - 6, y: y(at) + 4, "text-anchor": "end" }, yNumbers[index]),
   ]);
   parts.push(svg("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
-  for (const at of xTicks) {
-    parts.push(svg("text", { x: x(at), y: box.bottom + 15, "text-anchor": "middle" }, number(at, 3)));
-  }
+  xTicks.forEach((at, index) =>
+    parts.push(svg("text", { x: x(at), y: box.bottom + 15, "text-anchor": "middle" }, xNumbers[index])),
+  );
   if (xLabel) parts.push(svg("text", { x: box.right, y: box.bottom + 30, "text-anchor": "end" }, xLabel));
   return svg("g", { "aria-hidden": "true" }, parts.flat());
 }

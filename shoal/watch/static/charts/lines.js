@@ -2,7 +2,7 @@
 
 import { svg } from "../dom.js";
 import { number, whole } from "../format.js";
-import { axes, extent, scale, spread, ticks } from "./axes.js";
+import { axes, extent, roomFor, scale, spread, ticks } from "./axes.js";
 import { figure } from "./figure.js";
 
 // data: {x, series: [{name, values, x?, colour, width, opacity, label, key}], bands: [{x?, low, high, colour}],
@@ -30,12 +30,13 @@ export function lineChart({ height = 240, onPick = null } = {}) {
       width * 0.3,
       16 + 6.8 * Math.max(0, ...labelled.map((one) => one.label.length)),
     );
-    box = { left: 50, top: 8, right: width - Math.max(12, room), bottom: height - 36 };
     const range = extent([
       ...data.series.map((one) => one.values),
       ...data.bands.flatMap((b) => [b.low, b.high]),
     ]);
     const domain = extent([...data.series, ...data.bands].map(xOf)) ?? [0, 1];
+    const yTicks = range ? ticks(...range, height / 55) : [];
+    box = { left: roomFor(yTicks), top: 8, right: width - Math.max(12, room), bottom: height - 36 };
     x = scale(domain, [box.left, box.right]);
     y = scale(range ?? [0, 1], [box.bottom, box.top]);
     const drawn = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` });
@@ -44,7 +45,7 @@ export function lineChart({ height = 240, onPick = null } = {}) {
       return drawn;
     }
     const xTicks = ticks(...domain, Math.max(2, (box.right - box.left) / 90));
-    drawn.append(axes(box, x, y, xTicks, ticks(...range, height / 55), data.xLabel));
+    drawn.append(axes(box, x, y, xTicks, yTicks, data.xLabel));
     for (const band of data.bands) {
       drawn.append(svg("path", { d: area(band), fill: band.colour, "fill-opacity": band.opacity ?? 0.2 }));
     }

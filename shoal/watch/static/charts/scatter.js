@@ -2,7 +2,7 @@
 
 import { svg } from "../dom.js";
 import { number } from "../format.js";
-import { axes, extent, scale, ticks } from "./axes.js";
+import { axes, extent, roomFor, scale, ticks } from "./axes.js";
 import { figure } from "./figure.js";
 
 const HEIGHT = 200;
@@ -19,13 +19,14 @@ export function scatter(onPick) {
   });
 
   function draw(width) {
-    const box = { left: 50, top: 8, right: width - 14, bottom: HEIGHT - 36 };
     const [xRange, yRange] = [extent([data.x]) ?? [0, 1], extent([data.y]) ?? [0, 1]];
+    const yTicks = ticks(...yRange, 4);
+    const box = { left: roomFor(yTicks), top: 8, right: width - 14, bottom: HEIGHT - 36 };
     const x = scale(xRange, [box.left + 6, box.right - 6]);
     const y = scale(yRange, [box.bottom - 6, box.top + 6]);
     points = data.x.map((value, index) => [x(value), data.y[index] === null ? null : y(data.y[index])]);
     const drawn = svg("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}` });
-    drawn.append(axes(box, x, y, ticks(...xRange, box.right / 100), ticks(...yRange, 4), data.xLabel));
+    drawn.append(axes(box, x, y, ticks(...xRange, box.right / 100), yTicks, data.xLabel));
     points.forEach(([px, py]) => {
       if (py !== null)
         drawn.append(

@@ -2,7 +2,7 @@
 
 import { get, query } from "../api.js";
 import { lineChart } from "../charts/lines.js";
-import { colour, h } from "../dom.js";
+import { breakable, colour, h } from "../dom.js";
 import { number } from "../format.js";
 
 export function compareView(root, params) {
@@ -85,7 +85,7 @@ export function compareView(root, params) {
         return h(
           "tr",
           {},
-          h("td", { class: "name" }, swatch, curve.label),
+          h("td", { class: "name" }, swatch, breakable(curve.label)),
           ...[curve.runs, curve.learners].map((count) => h("td", { class: "number" }, count)),
           h("td", { class: "number" }, number(curve.last)),
         );

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { sparkline } from "../charts/spark.js";
-import { h, setText } from "../dom.js";
+import { breakable, h, setText } from "../dom.js";
 import { ago, duration, number, plural, score } from "../format.js";
 
 const COLUMNS = [
@@ -54,11 +54,16 @@ export function overviewView(root) {
       ),
     ),
   );
+  const sort = h(
+    "select", // a phone has no room for the head
+    { class: "narrow", "aria-label": "Sort by", onchange: () => sortBy(sort.value) },
+    COLUMNS.filter(([, by]) => by).map(([name]) => h("option", { selected: name === order.column }, name)),
+  );
   const table = h("table", { class: "cards" }, h("thead", {}, head), body);
   const empty = h("p", { hidden: true });
   root.append(
     h("h1", {}, "Runs"),
-    h("div", { class: "bar" }, filter, compare),
+    h("div", { class: "bar" }, filter, sort, compare),
     count,
     sweeps,
     h("div", { class: "scroll" }, table),
@@ -154,7 +159,7 @@ export function overviewView(root) {
       h(
         "td",
         { class: "name" },
-        h("a", { href: `#/run/${run.id}` }, run.name),
+        h("a", { href: `#/run/${run.id}` }, breakable(run.name)),
         h(
           "div",
           { class: "soft" },
@@ -196,7 +201,7 @@ export function overviewView(root) {
                   "Sweeps: ",
                   fresh.sweeps.flatMap((one, index) => [
                     index ? ", " : "",
-                    h("a", { href: `#/sweep/${one.id}` }, one.name),
+                    h("a", { href: `#/sweep/${one.id}` }, breakable(one.name)),
                   ]),
                 ),
               ]

@@ -1,7 +1,7 @@
 // One run: how far, how good, every metric, its learners, what they do together, films, settings.
 
 import { get } from "../api.js";
-import { h, setText } from "../dom.js";
+import { breakable, h, setText } from "../dom.js";
 import { duration, number, score, whole } from "../format.js";
 import { mainChart, metricGroup, withoutReturn } from "./curves.js";
 import { filmsCard } from "./films.js";
@@ -48,7 +48,7 @@ export function runView(root, id) {
 
   function showHead() {
     document.title = `${data.name} – Shoal`;
-    setText(title, data.name);
+    if (title.textContent !== data.name) title.replaceChildren(...breakable(data.name));
     setText(state, data.state);
     state.className = `state ${data.state}`;
     state.title = meaning(data.state);

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { bars } from "../charts/bars.js";
 import { parallel } from "../charts/parallel.js";
-import { h, setText } from "../dom.js";
+import { breakable, h, setText } from "../dom.js";
 import { number, plural, score, whole } from "../format.js";
 
 export function sweepView(root, id) {
@@ -22,10 +22,9 @@ export function sweepView(root, id) {
   const rows = h("tbody");
   const head = h("tr");
   const programs = h("p", { class: "soft" });
-  root.append(
-    h("p", {}, h("a", { href: "#/" }, "All runs")),
-    title,
-    said,
+  const trials = h(
+    "div",
+    { hidden: true },
     h("section", { class: "card" }, h("h2", {}, "Trials"), chart.node, filters),
     matter,
     h(
@@ -33,6 +32,12 @@ export function sweepView(root, id) {
       { class: "card" },
       h("div", { class: "scroll" }, h("table", {}, h("thead", {}, head), rows)),
     ),
+  );
+  root.append(
+    h("p", {}, h("a", { href: "#/" }, "All runs")),
+    title,
+    said,
+    trials,
     programs,
   );
   let data = null;
@@ -43,7 +48,7 @@ export function sweepView(root, id) {
 
   function show() {
     document.title = `${data.name} – Shoal`;
-    setText(title, data.name);
+    if (title.textContent !== data.name) title.replaceChildren(...breakable(data.name));
     const scored = data.trials.filter((trial) => trial.mean !== null);
     setText(
       said,
@@ -51,6 +56,7 @@ export function sweepView(root, id) {
         ? `${plural(data.trials.length, "trial")} by ${data.method} search, ${scored.length} with a score`
         : "No trial has a score yet.",
     );
+    trials.hidden = !data.trials.length;
     chart.update(data);
     filters.replaceChildren(...chart.filters());
     matter.hidden = !Object.keys(data.importance).length;
@@ -77,7 +83,7 @@ export function sweepView(root, id) {
       "Programs: ",
       ...data.programs.flatMap((one, index) => [
         index ? ", " : "",
-        h("a", { href: `#/run/${one.id}` }, one.name),
+        h("a", { href: `#/run/${one.id}` }, breakable(one.name)),
       ]),
     );
   }
