@@ -31,7 +31,7 @@ from shoal.learners.ppo_batch import (
     normalise_targets,
     update_target_moments,
 )
-from shoal.learners.ppo_config import Hypers, PPOConfig
+from shoal.learners.ppo_config import PPOConfig
 from shoal.learners.ppo_loss import loss
 from shoal.learners.ppo_optimiser import adam, init_optimiser, split, step_apart, step_critic
 from shoal.learners.ppo_rewards import empty_reward_range, prepare_rewards, reward_scale
@@ -40,6 +40,7 @@ from shoal.learners.ppo_setup import (
     Private,
     Statistics,
     initial_carry,
+    initial_hypers,
     make_setup,
     restrict,
     standardise,
@@ -82,9 +83,7 @@ def init(setup: PPOSetup, key: Array) -> LearnerState:
     """A new learner."""
     config = setup.config
     params = setup.make_network(key, setup.spec, setup.distribution.num_outputs)
-    number = lambda x: jnp.float32(x if isinstance(x, int | float) else jnp.inf)
-    absent = {"critic_learning_rate"} if config.value.learning_rate is None else set()
-    hypers = Hypers(**{name: number(x) for name, x in config.hypers.items() if name not in absent})
+    hypers = initial_hypers(config)
     moments = empty_moments(setup.spec.observation) if config.norm_obs else {}
     num_envs = config.num_envs // setup.shards
     carry = initial_carry(setup, params, num_envs)

@@ -2,11 +2,12 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jax import Array
 
 from shoal.learners import observations, sequences
 from shoal.learners.context import LearnerContext, data_axes
-from shoal.learners.ppo_config import PPOConfig
+from shoal.learners.ppo_config import Hypers, PPOConfig
 from shoal.nets.actor_critic import Layers, NetworkMaker, Split, actor_critic
 from shoal.nets.recurrent import RecurrentNetworkMaker, recurrent_actor_critic
 from shoal.ops import masks
@@ -82,6 +83,13 @@ def default_network(config: PPOConfig) -> NetworkMaker | RecurrentNetworkMaker:
     if memory.kind == "none":
         return actor_critic(**layers._asdict())
     return recurrent_actor_critic(memory.kind, memory.size, layers)
+
+
+def initial_hypers(config: PPOConfig) -> Hypers:
+    """Those of a new learner: infinity where an option is off; the critic's rate only where it is given."""
+    number = lambda x: jnp.float32(x if isinstance(x, int | float) else jnp.inf)
+    absent = ("critic_learning_rate",) if config.value.learning_rate is None else ()
+    return Hypers(**{name: number(x) for name, x in config.hypers.items() if name not in absent})
 
 
 def initial_carry(setup: PPOSetup, params: Tree, num_envs: int) -> Tree:

@@ -194,45 +194,43 @@ def run_session(session: Session) -> Generator[Report, None, None]:
     They are written while training goes on. The last state is saved at the end, when closed early, and after
     an error.
     """
+    try:
+        with open_writer(session) as writer:
+            yield from written_reports(session, writer)
+    finally:
+        session.lock.release()
+
+
+def written_reports(session: Session, writer: NoWriter) -> Generator[Report, None, None]:
+    """The reports of a session, which `writer` writes, with the checkpoints that are due and the last one."""
     report, watch, interludes = None, session.watch, session.watch.interludes(session.trainer)
     in_step, divergence = True, DivergenceCheck()  # in_step: all processes are at the same report
     cadence, patience = Cadence(watch, session.resumed_step), LAST_SECONDS
+    reports = progress_reports(session.trainer, session.state, session.profile, interludes, session.waiting)
     try:
-        with open_writer(session) as writer:
-            try:
-                reports = progress_reports(
-                    session.trainer, session.state, session.profile, interludes, session.waiting
-                )
-                for report in reports:
-                    report = report.after(session.clock)
-                    divergence.check(report)
-                    watch.see(report)
-                    writer.check()
-                    writer.write(report)
-                    if cadence.is_due(report, writer.busy):
-                        replay = cadence.takes_replay(report)
-                        kept = cadence.must_save(report)
-                        save_report(session, report, writer, replay, kept=kept)
-                        cadence.note(report, replay)
-                    yield report  # a stop requested while it was saved comes before the next iteration
-                    if watch.reached:
-                        break
-            except (Exception, KeyboardInterrupt) as error:
-                in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | OtherProcessFailed)
-                patience = 0.0
-                raise
-            finally:
-                if (
-                    in_step
-                    and report is not None
-                    and report.step != cadence.complete_step
-                    and can_save(report)
-                ):
-                    save_report(session, report, writer, last=True)
-                session.waiting.begin("saving")
-                writer.finish(0.0 if session.waiting.stopping else patience)
+        for report in reports:
+            report = report.after(session.clock)
+            divergence.check(report)
+            watch.see(report)
+            writer.check()
+            writer.write(report)
+            if cadence.is_due(report, writer.busy):
+                replay = cadence.takes_replay(report)
+                save_report(session, report, writer, replay, kept=cadence.must_save(report))
+                cadence.note(report, replay)
+            yield report  # a stop requested while it was saved comes before the next iteration
+            if watch.reached:
+                break
+    except (Exception, KeyboardInterrupt) as error:
+        in_step = num_processes() == 1 or isinstance(error, EnvironmentCrashed | OtherProcessFailed)
+        patience = 0.0
+        raise
     finally:
-        session.lock.release()
+        unsaved = report is not None and report.step != cadence.complete_step
+        if in_step and unsaved and can_save(report):
+            save_report(session, report, writer, last=True)
+        session.waiting.begin("saving")
+        writer.finish(0.0 if session.waiting.stopping else patience)
 
 
 def open_writer(session: Session) -> NoWriter:

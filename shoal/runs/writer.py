@@ -15,7 +15,7 @@ from shoal.training.loop import Report
 Write = Callable[[], None]
 
 
-class Rows(NamedTuple):
+class Entry(NamedTuple):
     """What of a report is written, without its state."""
 
     step: int
@@ -69,7 +69,7 @@ class RunWriter(NoWriter):
         self.metrics = MetricsWriter(folder, resumed_step, settings)
         if evolved:
             begin_lineage(folder, dict(evolved), resumed_step)
-        self._background = Background(self._write_rows, self.metrics.write_events)
+        self._background = Background(self._write_entries, self.metrics.write_events)
 
     @property
     def busy(self) -> bool:
@@ -88,8 +88,8 @@ class RunWriter(NoWriter):
         """Have a report written."""
         if report.selected or report.due:
             metrics = (speeds(report) if report.due else {}) | report.metrics
-            rows = Rows(report.step, report.seconds, report.due, report.selected, metrics)
-            self._background.add(rows, sum(np.asarray(x).nbytes for x in metrics.values()))
+            entry = Entry(report.step, report.seconds, report.due, report.selected, metrics)
+            self._background.add(entry, sum(np.asarray(x).nbytes for x in metrics.values()))
 
     def save(self, step: int, write: Write, size: int, kept: bool = False) -> None:
         """Have a checkpoint of so many bytes written; one that is `kept` no newer one replaces."""
@@ -104,15 +104,15 @@ class RunWriter(NoWriter):
         """Wait until all is written, or nothing could be for so many seconds."""
         self._background.finish(seconds)
 
-    def _write_rows(self, reports: Sequence[Rows]) -> None:
+    def _write_entries(self, reports: Sequence[Entry]) -> None:
         self.lock.check_place(self.folder)
-        for rows in reports:
-            if rows.selected and rows.step > self._extended:  # else it was written before the disk failed
-                values = {name: np.asarray(rows.metrics[f"hypers/{name}"]) for name in self.evolved}
-                parent, score = (np.asarray(rows.metrics[f"population/{x}"]) for x in ("parent", "score"))
-                extend_lineage(self.folder, rows.step, parent, score, values)
-                self._extended = rows.step
-        self.metrics.write_all((rows.step, rows.seconds, rows.metrics) for rows in reports if rows.due)
+        for entry in reports:
+            if entry.selected and entry.step > self._extended:  # else it was written before the disk failed
+                values = {name: np.asarray(entry.metrics[f"hypers/{name}"]) for name in self.evolved}
+                parent, score = (np.asarray(entry.metrics[f"population/{x}"]) for x in ("parent", "score"))
+                extend_lineage(self.folder, entry.step, parent, score, values)
+                self._extended = entry.step
+        self.metrics.write_all((entry.step, entry.seconds, entry.metrics) for entry in reports if entry.due)
 
 
 def speeds(report: Report) -> dict[str, float]:

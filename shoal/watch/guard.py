@@ -70,7 +70,7 @@ class Guard(NamedTuple):
             found = SimpleCookie(headers.get("Cookie", "")).get(self.cookie)
         except CookieError:
             return False
-        return found is not None and hmac.compare_digest(found.value, self.pass_value)
+        return found is not None and hmac.compare_digest(found.value.encode(), self.pass_value.encode())
 
 
 def make_guard(host: str, port: int, token: str | None) -> Guard:

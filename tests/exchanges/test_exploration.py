@@ -10,7 +10,7 @@ from jax import Array
 from shoal.errors import ShoalError
 from shoal.exchanges import exploration
 from shoal.exchanges.exploration import PRIORS, Prior, draw, explore, perturb, read_prior
-from shoal.learners.ppo import Hypers as PPOHypers
+from shoal.learners.ppo_config import Hypers as PPOHypers
 from shoal.learners.sac import Hypers as SACHypers
 from shoal.learners.td3 import Hypers as TD3Hypers
 

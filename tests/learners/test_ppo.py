@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from shoal.learners import ppo, ppo_optimiser
-from shoal.learners.ppo import Batch, Hypers, PPOConfig
+from shoal.learners.ppo import Batch, PPOConfig
+from shoal.learners.ppo_config import Hypers
 from shoal.nets import actor_critic
 from shoal.ops import trees
 from shoal.settings import with_settings

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import io_callback
@@ -33,7 +32,8 @@ from shoal.types import Augmentation, Box, Env, EnvSpec, ObservationSpace, TimeS
 
 Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Raw observations, rewards, terminated, truncated, valid, whether what is scored is over: N each."""
-
+ONE_MORE = np.array([[0, 1]], np.int32)
+"""Added to a token at every step."""
 
 _crashes: list[EnvironmentCrashed] = []
 """Exceptions of callbacks, oldest first: the only way they reach the caller of the program."""
@@ -140,93 +140,100 @@ class HostEnvs(Protocol):
 
 def host_env(adapter: HostAdapter, make: Callable[[np.ndarray], HostEnvs], seeds: np.ndarray) -> Env:
     """The environment that calls those that `make` makes, N of them for each device; seeds (D, N)."""
-    devices, num_envs = list(map(make, seeds)), seeds.shape[1]
-    name, axes = adapter.spec.name, (num_envs, *adapter.spec.agent_axis)
-    zero_obs, no_reward = _zeros(adapter.spec.observation, axes), np.zeros(axes, np.float32)
-    crash: list[EnvironmentCrashed] = []  # of any device: after one crash the others stop too
-    false = np.zeros(num_envs, bool)
-    num_flags = 4 if adapter.scored else 3  # every array that crosses a callback costs time
-    containment = Containment(name, devices)
+    calls = HostCalls(adapter, make, seeds)
 
-    def guarded(device: int, call: Callable[[], Step]) -> tuple[Tree, ...]:
-        """Our arrays of one call, or zeros after a crash."""
-        try:
-            if not crash:
-                obs, reward, *flags = call()
-                flags = [np.asarray(flag, bool) for flag in flags[:num_flags]]
-                obs = spoiled(adapter.observe(obs), containment.collect(device))
-                return obs, np.asarray(reward, np.float32), *flags
-        except BaseException as error:  # even SystemExit: nothing may leave a callback
-            crash.append(EnvironmentCrashed(name, error))
-        if not _crashes:
-            _crashes.append(crash[0])
-        return zero_obs, no_reward, *[false] * num_flags
-
-    first_step = (no_reward, *[false] * 4)
-    one_more = np.array([[0, 1]], np.int32)
-
-    def host_reset(index, params):
-        device = int(index)
-        call = lambda: (devices[device].reset(worlds_by_env(params)), *first_step)
-        return np.array([[index, 0]], np.int32), *guarded(device, call)
-
-    def host_restart(token):
-        token = np.asarray(token)
-        device = int(token[0, 0])
-        return token + one_more, *guarded(device, lambda: (devices[device].restart(), *first_step))
-
-    def host_step(token, action):
-        token = np.asarray(token)
-        device = int(token[0, 0])
-        call = lambda: devices[device].step(adapter.act(np.asarray(action)))
-        answer = token + one_more, *guarded(device, call)
-        _time_steps[0] += device == 0
-        return answer
-
-    shapes = (
-        jax.ShapeDtypeStruct((1, 2), jnp.int32),
-        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), zero_obs),
-        jax.ShapeDtypeStruct(axes, jnp.float32),
-        *[jax.ShapeDtypeStruct((num_envs,), bool)] * num_flags,
-    )
-
-    def reset(keys, params):
+    def reset(keys: Array, params: Tree) -> tuple[HostState, TimeStep]:
         del keys  # every environment has its seed already
-        index = local_device_index(len(devices))
-        return _state_and_time_step(io_callback(host_reset, shapes, index, params))
+        index = local_device_index(len(calls.devices))
+        return _state_and_time_step(io_callback(calls.reset, calls.shapes, index, params))
 
-    def restart(keys, state):
+    def restart(keys: Array, state: HostState) -> tuple[HostState, TimeStep]:
         del keys
-        return _state_and_time_step(io_callback(host_restart, shapes, state.token))
+        return _state_and_time_step(io_callback(calls.restart, calls.shapes, state.token))
 
-    def step(state, action, noise):
+    def step(state: HostState, action: Tree, noise: Tree) -> tuple[HostState, TimeStep]:
         del noise
-        return _state_and_time_step(io_callback(host_step, shapes, state.token, action))
-
-    def render(state, index):
-        jax.block_until_ready(state)
-        picture = None
-        with one_line_errors(name), suppress(NotImplementedError):
-            picture = devices[index // num_envs].render(index % num_envs)
-        if picture is None:
-            raise ShoalError(f"{name} has no pictures; it must support the render_mode rgb_array")
-        return np.asarray(picture, np.uint8)
-
-    def renew(seeds):
-        devices[:] = map(make, seeds)
-        crash.clear()
-        containment.renewed()
+        return _state_and_time_step(io_callback(calls.step, calls.shapes, state.token, action))
 
     return Env(
         adapter.spec,
         reset,
         draw=lambda keys, state, num_steps: (),
         step=step,
-        render=render,
+        render=calls.render,
         restart=None if adapter.scored else restart,
-        renew=renew,
-        containment=containment,
+        renew=calls.renew,
+        containment=calls.containment,
     )
+
+
+class HostCalls:
+    """What compiled code calls: the environments of every device, their answers in our arrays."""
+
+    def __init__(self, adapter: HostAdapter, make: Callable[[np.ndarray], HostEnvs], seeds: np.ndarray):
+        self.adapter, self.make, self.name = adapter, make, adapter.spec.name
+        self.devices, self.num_envs = list(map(make, seeds)), seeds.shape[1]
+        self.containment = Containment(self.name, self.devices)
+        self.crash: EnvironmentCrashed | None = None  # of any device: after one crash the others stop too
+        self.num_flags = 4 if adapter.scored else 3  # every array that crosses a callback costs time
+        axes, false = (self.num_envs, *adapter.spec.agent_axis), np.zeros(self.num_envs, bool)
+        no_reward = np.zeros(axes, np.float32)
+        self.first_step = (no_reward, *[false] * 4)
+        self.after_crash = (_zeros(adapter.spec.observation, axes), no_reward, *[false] * self.num_flags)
+        shaped = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+        self.shapes = jax.tree.map(shaped, (np.zeros((1, 2), np.int32), *self.after_crash))
+
+    def reset(self, index: Array, params: Tree) -> tuple[Tree, ...]:
+        """The first token of a device and its first time step."""
+        device = int(index)
+        call = lambda: (self.devices[device].reset(worlds_by_env(params)), *self.first_step)
+        return np.array([[device, 0]], np.int32), *self._guarded(device, call)
+
+    def restart(self, token: Array) -> tuple[Tree, ...]:
+        """The next token and the first time step of new episodes."""
+        number = np.asarray(token)
+        device = int(number[0, 0])
+        call = lambda: (self.devices[device].restart(), *self.first_step)
+        return number + ONE_MORE, *self._guarded(device, call)
+
+    def step(self, token: Array, action: Tree) -> tuple[Tree, ...]:
+        """The next token and time step."""
+        number = np.asarray(token)
+        device = int(number[0, 0])
+        call = lambda: self.devices[device].step(self.adapter.act(np.asarray(action)))
+        answer = number + ONE_MORE, *self._guarded(device, call)
+        _time_steps[0] += device == 0
+        return answer
+
+    def render(self, state: HostState, row: int) -> np.ndarray:
+        """A picture of one of all the environments."""
+        jax.block_until_ready(state)
+        picture = None
+        with one_line_errors(self.name), suppress(NotImplementedError):
+            picture = self.devices[row // self.num_envs].render(row % self.num_envs)
+        if picture is None:
+            raise ShoalError(f"{self.name} has no pictures; it must support the render_mode rgb_array")
+        return np.asarray(picture, np.uint8)
+
+    def renew(self, seeds: np.ndarray) -> None:
+        """Other environments in their places."""
+        self.devices[:] = map(self.make, seeds)
+        self.crash = None
+        self.containment.renewed()
+
+    def _guarded(self, device: int, call: Callable[[], Step]) -> tuple[Tree, ...]:
+        """Our arrays of one call, or zeros after a crash."""
+        try:
+            if self.crash is None:
+                obs, reward, *flags = call()
+                flags = [np.asarray(flag, bool) for flag in flags[: self.num_flags]]
+                obs = spoiled(self.adapter.observe(obs), self.containment.collect(device))
+                return obs, np.asarray(reward, np.float32), *flags
+        except BaseException as error:  # even SystemExit: nothing may leave a callback
+            self.crash = self.crash or EnvironmentCrashed(self.name, error)
+        if not _crashes and self.crash is not None:
+            _crashes.append(self.crash)
+        return self.after_crash
 
 
 def host_augmentation(name: str, copies: int, variants: Callable[[Tree], Tree]) -> Augmentation:
