@@ -13,7 +13,7 @@ from shoal.errors import ShoalError
 from shoal.watch.colours import colours
 from shoal.watch.curves import compared, metric_curves
 from shoal.watch.numbers import as_json
-from shoal.watch.overview import overview
+from shoal.watch.overview import SWEEP, overview
 from shoal.watch.run import FILMS, films, run_page
 from shoal.watch.shelf import Entry, Shelf
 from shoal.watch.sweeps import sweep_page
@@ -61,8 +61,9 @@ class Answers:
             case ["static", *_]:
                 return self._static.get(path, NOT_FOUND)
             case ["api", "runs"]:
-                runs, sweeps = self.shelf.runs(), self.shelf.sweeps()
-                stamp = [*((id, one.stamp("checkpoints")) for id, one in runs.items()), *sweeps]
+                runs, sweeps = self.shelf.runs().items(), self.shelf.sweeps().items()
+                stamp = [(id, one.stamp("checkpoints")) for id, one in runs]
+                stamp += [(id, one.stamp(*SWEEP)) for id, one in sweeps]
                 return self._made(address, stamp, lambda: overview(self.shelf))
             case ["api", "runs", id, *what]:
                 entry = self.shelf.runs().get(id)

@@ -1,14 +1,19 @@
 """The list of runs and sweeps: state, progress, time left, score with a sparkline, speed."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import numpy as np
 
 from shoal.runs.catalogue import RunRow
+from shoal.runs.sweep.catalogue import describe_sweep
 from shoal.watch.numbers import plain
 from shoal.watch.shelf import Entry, Shelf
 
+SWEEP = ("sweep.yaml", "trials.csv", "best.yaml")
+"""The files of a sweep that say how it stands."""
 SPARKS = 40
 """The points of a sparkline, at most."""
 BRIEF = 50
@@ -18,10 +23,18 @@ RECENT = 10
 
 
 def overview(shelf: Shelf) -> dict[str, Any]:
-    """Every run, the one that changed last first, and every sweep."""
-    runs = sorted(map(described, shelf.runs().values()), key=lambda run: run["changed"], reverse=True)
-    sweeps = [{"id": entry.id, "name": entry.name} for entry in shelf.sweeps().values()]
-    return {"runs": runs, "sweeps": sweeps, "folders": [str(root) for root in shelf.roots]}
+    """Every run, the one that changed last first, and every sweep, with its programs as one."""
+    sweeps: dict[Path, list[Entry]] = {entry.folder: [] for entry in shelf.sweeps().values()}
+    alone = []
+    for run in shelf.runs().values():
+        above = next((at for at in run.folder.parents if at in sweeps), None)
+        (alone if above is None else sweeps[above]).append(run)
+    found = [described_sweep(entry, sweeps[entry.folder]) for entry in shelf.sweeps().values()]
+    return {
+        "runs": sorted(map(described, alone), key=lambda run: run["changed"], reverse=True),
+        "sweeps": found,
+        "folders": [str(root) for root in shelf.roots],
+    }
 
 
 def described(entry: Entry) -> dict[str, Any]:
@@ -29,9 +42,17 @@ def described(entry: Entry) -> dict[str, Any]:
     return entry.once("described", entry.stamp("checkpoints"), lambda: _described(entry, entry.row()))
 
 
-def _described(entry: Entry, row: RunRow) -> dict[str, Any]:
+def described_sweep(entry: Entry, programs: Sequence[Entry]) -> dict[str, Any]:
+    """One sweep in the list."""
+    stamp = [entry.stamp(*SWEEP), *(one.stamp("checkpoints") for one in programs)]
+    rows = [one.row() for one in programs]
+    make = lambda: _shown(entry, describe_sweep(entry.folder, rows)) | {"programs": len(rows)}
+    return entry.once("described", stamp, make)
+
+
+def _shown(entry: Entry, row: RunRow) -> dict[str, Any]:
     changed = row.settings or {}
-    found = {
+    return {
         "id": entry.id,
         "name": entry.name,
         "state": row.state,
@@ -51,6 +72,10 @@ def _described(entry: Entry, row: RunRow) -> dict[str, Any]:
         "left": None,
         "seconds": None,
     }
+
+
+def _described(entry: Entry, row: RunRow) -> dict[str, Any]:
+    found = _shown(entry, row)
     if row.state == "damaged":
         return found
     try:

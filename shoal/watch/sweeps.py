@@ -1,5 +1,6 @@
 """A sweep: its trials from trials.csv, which settings matter, and its programs."""
 
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from shoal.learners.registry import ALGORITHMS
 from shoal.runs.config import read_settings
 from shoal.runs.sweep.axes import read_axes
 from shoal.runs.sweep.importance import importance
-from shoal.runs.sweep.table import Row, read_trials
+from shoal.runs.sweep.table import Row, best_first, read_trials
 from shoal.watch.numbers import plain
 from shoal.watch.shelf import Entry, Shelf
 
@@ -25,6 +26,7 @@ def sweep_page(entry: Entry, shelf: Shelf) -> dict[str, Any]:
         "folder": str(entry.folder),
         "method": str(plan.get("method", "")),
         "axes": names,
+        "drawn": [name for name in names if is_drawn(plan["axes"][name])],
         "trials": [
             {
                 "number": row.number,
@@ -36,9 +38,19 @@ def sweep_page(entry: Entry, shelf: Shelf) -> dict[str, Any]:
             }
             for row in rows
         ],
+        "order": [row.number for row in best_first(rows)],
         "importance": _importance(plan, rows),
-        "programs": [{"id": run.id, "name": run.name} for run in programs],
+        "programs": sorted(({"id": run.id, "name": run.name} for run in programs), key=itemgetter("name")),
     }
+
+
+def is_drawn(axis: Any) -> bool:
+    """Whether any number between two may come from a sweep's axis.
+
+    >>> is_drawn([0.9, 0.99]), is_drawn("choice 4 10"), is_drawn("log 0.0001 0.01")
+    (False, False, True)
+    """
+    return isinstance(axis, str) and not axis.startswith("choice")
 
 
 def _importance(plan: dict[str, Any], rows: list[Row]) -> dict[str, float]:

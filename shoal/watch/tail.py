@@ -12,6 +12,9 @@ from shoal.errors import ShoalError
 from shoal.runs.metrics import LEADING, check_names, read_metrics
 from shoal.runs.rows import DamagedRow, read_columns, read_header, whole_lines
 
+LAST = 200
+"""Bytes at the end of what was read, which tell a file that was written anew."""
+
 
 class MetricsTail:
     """The columns of one metrics.csv, kept and read on with each call.
@@ -22,6 +25,7 @@ class MetricsTail:
     def __init__(self, path: Path):
         self.path, self._lock = path, threading.Lock()
         self._file_id, self._begin, self._end = 0, 0, 0  # the records read are the bytes from begin to end
+        self._seen = (b"", b"")
         self._names: list[str] = []
         self._columns: dict[str, np.ndarray] = {}
 
@@ -43,8 +47,9 @@ class MetricsTail:
 
     def _read_on(self, file: BinaryIO, names: Sequence[str]) -> None:
         stat = os.fstat(file.fileno())
-        if stat.st_ino != self._file_id or stat.st_size < self._end:
+        if stat.st_ino != self._file_id or stat.st_size < self._end or self._marks(file) != self._seen:
             self._file_id, self._columns = stat.st_ino, {}
+            file.seek(0)
             self._names, self._begin = read_header(file)
             self._end = self._begin
             if not self._names:  # not yet written
@@ -60,6 +65,15 @@ class MetricsTail:
                 name: np.concatenate([column, added[name]]) for name, column in self._columns.items()
             }
             self._end = end
+        self._seen = self._marks(file)
+
+    def _marks(self, file: BinaryIO) -> tuple[bytes, bytes]:
+        """The file's head, and the end of what was read; a new file may have an old one's number."""
+        file.seek(0)
+        head = file.read(self._begin)
+        start = max(self._begin, self._end - LAST)
+        file.seek(start)
+        return head, file.read(self._end - start)
 
     def _parsed(self, file: BinaryIO, begin: int, end: int, names: list[str]) -> dict[str, np.ndarray]:
         """Columns of the records between two places."""

@@ -50,7 +50,8 @@ def write_sweep(folder):
     """Four trials of two settings, in one program."""
     write_run(folder / "programs" / "000", learners=4)
     (folder / "sweep.yaml").write_text(
-        "method: grid\naxes:\n  gamma: [0.9, 0.99]\n  learning_rate: [0.001, 0.01]\nsettings: {algo: ppo}\n"
+        "method: grid\ntrials: 4\nseeds: 1\nsettings: {algo: ppo}\n"
+        "axes:\n  gamma: [0.9, 0.99]\n  learning_rate: [0.001, 0.01]\n"
     )
     header = "trial,gamma,learning_rate,seeds,state,steps,mean,iqm,low,high,scores,programs\n"
     settings = [(0.9, 0.001), (0.9, 0.01), (0.99, 0.001), (0.99, 0.01)]

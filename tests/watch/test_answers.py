@@ -123,17 +123,24 @@ def test_a_sweep(ask, tmp_path):
     folder = tmp_path / "sweep"
     write_run(folder / "programs" / "000", learners=2)
     (folder / "sweep.yaml").write_text(
-        "method: grid\naxes:\n  gamma: [0.9, 0.99]\n  learning_rate: log 0.0001 0.01\nsettings: {algo: ppo}\n"
+        "method: random\ntrials: 8\nseeds: 1\nsettings: {algo: ppo}\n"
+        "axes:\n  gamma: [0.9, 0.99]\n  learning_rate: log 0.0001 0.01\n"
     )
     header = "trial,gamma,learning_rate,seeds,state,steps,mean,iqm,low,high,scores,programs\n"
     trials = [f"{i},{0.9 if i % 2 else 0.99},{0.001 * i},1,done,9,0,,,,{i % 2}{i},000:0\n" for i in range(8)]
     (folder / "trials.csv").write_text(header + "".join(trials))
-    (sweep,) = ask("/api/runs")[1]["sweeps"]
+    listed = ask("/api/runs")[1]
+    (sweep,) = listed["sweeps"]
+    assert (sweep["programs"], sweep["state"], sweep["mean"], sweep["best"]) == (1, "stopped", 0, 0)
+    assert listed["runs"] == []
+    (folder / "best.yaml").touch()
+    assert ask("/api/runs")[1]["sweeps"][0]["state"] == "done"
     found = ask(f"/api/sweeps/{sweep['id']}")[1]
     assert found["axes"] == ["gamma", "learning_rate"]
     assert found["trials"][3] == {
         "number": 3, "values": ["0.9", "0.003"], "state": "done", "steps": 9, "mean": 13, "scores": [13],
     }  # fmt: skip
+    assert (found["order"][:2], found["drawn"]) == ([7, 5], ["learning_rate"])
     assert found["importance"]["gamma"] > found["importance"]["learning_rate"]
     assert [run["name"] for run in found["programs"]] == ["sweep/programs/000"]
 

@@ -18,6 +18,8 @@ from tests.watch.serving import command, served
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 AXE = Path(os.environ.get("AXE", "node_modules/axe-core/axe.min.js"))
+SOON = 4.0
+"""Twice the seconds of a quiet machine (bench/watch.py): other work slows computing itself, too."""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium"),
@@ -147,7 +149,7 @@ def test_many_runs_are_listed_soon_and_filtered(page, tmp_path):
     for index in range(1, 200):
         shutil.copytree(one, tmp_path / f"run{index:03d}")
     with served(tmp_path) as server:
-        with at_most_computed(page, 2.0):
+        with at_most_computed(page, SOON):
             page.goto(server.url)
             playwright.expect(page.locator("tbody tr")).to_have_count(200, timeout=30_000)
         page.get_by_label("Filter runs").fill("run01")
@@ -156,7 +158,7 @@ def test_many_runs_are_listed_soon_and_filtered(page, tmp_path):
 
 def test_thousands_of_learners_are_shown_soon(page, tmp_path):
     write_run(tmp_path / "thousands", learners=4096, reports=100)
-    with served(tmp_path) as server, at_most_computed(page, 2.0):
+    with served(tmp_path) as server, at_most_computed(page, SOON):
         (run,) = json.loads(server.answers.find("/api/runs").body)["runs"]
         page.goto(f"{server.url}/#/run/{run['id']}")
         page.wait_for_selector("canvas.heat")
@@ -164,7 +166,7 @@ def test_thousands_of_learners_are_shown_soon(page, tmp_path):
 
 @contextmanager
 def at_most_computed(page, seconds):
-    """The server, a thread of this process, and the browser compute no longer; other work counts little."""
+    """The server, a thread of this process, and the browser compute no longer together."""
     session = page.context.browser.new_browser_cdp_session()
     spent = lambda: (
         time.process_time()
@@ -228,6 +230,8 @@ def test_a_learner_has_its_curves_world_and_films(page, tmp_path):
         open_run(page, server, "ring")
         page.get_by_role("link", name="2", exact=True).click()
         playwright.expect(page.locator("details[open] figure.chart svg")).to_have_count(1)  # the loss
+        page.wait_for_timeout(1200)  # the page has been read again
+        assert page.locator("details h3").all_inner_texts() == ["total loss"]
         facts = page.locator("dl.facts")
         playwright.expect(facts).to_contain_text("receives from1, 3")
         playwright.expect(facts).to_contain_text("world: length")

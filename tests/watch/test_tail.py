@@ -65,6 +65,18 @@ def test_written_anew_with_another_column(tmp_path):
     assert np.isnan(found["loss/part0"][:2]).all()
 
 
+@pytest.mark.parametrize(("before", "after"), [("loss/total", "loss/other"), (",10.0\n", ",11.0\n")])
+def test_written_anew_in_the_same_file(tmp_path, before, after):
+    """A file that replaces another may have its number."""
+    path = write_run(tmp_path / "run", reports=3) / "metrics.csv"
+    names = [*ALL, "loss/other"]
+    read = MetricsTail(path)
+    read.read(*names)
+    text = path.read_text().replace(before, after)
+    path.write_text(text + "4096,0,4.0,-40.0,40.0\n")
+    assert_same(read.read(*names), path.parent)
+
+
 def test_nothing_yet(tmp_path):
     read = MetricsTail(tmp_path / "metrics.csv")
     assert read.read(*ALL) == {}

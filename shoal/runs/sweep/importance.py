@@ -18,7 +18,7 @@ def importance(rows: Sequence[Row], axes: Mapping[str, Axis]) -> dict[str, float
     Ranks, because a few settings that fail completely would otherwise hide what matters among the others.
     Trials that stopped early are ranked below those that went on.
     """
-    reached = [(row.steps, row.mean) for row in rows]
+    reached = [(*row.reached, row.mean) for row in rows]
     ranks = np.array([float(sum(other < one for other in reached)) for one in reached])
     if np.ptp(ranks) == 0:
         return {}

@@ -49,7 +49,7 @@ class Sweep:
 
     @property
     def best(self) -> Row:
-        """The trial with the highest mean among those that trained longest."""
+        """The trial with the highest mean among those that came furthest."""
         return best_first(self.trials)[0]
 
     @property

@@ -42,6 +42,11 @@ class Row(NamedTuple):
     places: tuple[Place, ...] = ()  # one after the other; the last has the newest learners
 
     @property
+    def reached(self) -> tuple[bool, int]:
+        """Whether it is done, else how often it went on: steps are rounded up, by each program otherwise."""
+        return self.state == "done", 0 if self.state == "done" else len(self.places)
+
+    @property
     def mean(self) -> float:
         """The mean of its scores; NaN where one is not known."""
         return float(np.mean(self.scores)) if len(self.scores) else np.nan
@@ -61,10 +66,11 @@ class Row(NamedTuple):
 
 
 def best_first(rows: Iterable[Row]) -> list[Row]:
-    """Trials by steps, since few steps say little, and by their mean; the best first."""
+    """Trials by how far they came, since few steps say little, and by their mean; the best first."""
     found = list(rows)
     order = ranked({index: row.mean for index, row in enumerate(found)})
-    return sorted((found[index] for index in order), key=lambda row: (np.isnan(row.mean), -row.steps))
+    in_order = sorted((found[index] for index in order), key=lambda row: row.reached, reverse=True)
+    return sorted(in_order, key=lambda row: np.isnan(row.mean))
 
 
 def write_trials(folder: Path, rows: Iterable[Row]) -> Path:
@@ -78,7 +84,7 @@ def write_trials(folder: Path, rows: Iterable[Row]) -> Path:
 
 
 def read_trials(path: Path, names: Iterable[str] = ()) -> list[Row]:
-    """The trials in trials.csv, values as they are written; [] where there is none yet."""
+    """The trials in trials.csv, values as they are written, places by name; [] where there is none yet."""
     return _read_lines(path, lambda cells: _read_row(cells, names))
 
 
@@ -110,7 +116,13 @@ def _read_row(cells: Mapping[str, str], names: Iterable[str]) -> Row:
         state=state,  # pyright: ignore[reportArgumentType]
         steps=steps,
         scores=np.array(cells["scores"].split(), float),
+        places=tuple(_read_place(place) for place in cells["programs"].split()),
     )
+
+
+def _read_place(text: str) -> Place:
+    name, _, learner = text.partition(":")
+    return Place(Path(name), int(learner))
 
 
 def _cells(row: Row, names: list[str]) -> list[str]:

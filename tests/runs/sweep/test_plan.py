@@ -9,7 +9,7 @@ from shoal.runs.sweep.axes import Values, draw_trials, read_axes, read_grid
 from shoal.runs.sweep.importance import explained, importance
 from shoal.runs.sweep.plan import Plan, fitting, together
 from shoal.runs.sweep.sweep import default_folder, make_plan
-from shoal.runs.sweep.table import Row, best_first, write_trials
+from shoal.runs.sweep.table import Place, Row, best_first, read_trials, write_trials
 
 BASE = TrainConfig("CartPole-v1", PPOConfig(num_envs=2, num_steps=16, num_minibatches=1), steps=320)
 
@@ -178,10 +178,17 @@ def test_trials_csv(tmp_path):
     assert lines[2] == "1,8,0.1,2,diverged,320,,,,,1 ,"
 
 
-def test_the_best_trial_has_trained_longest():
-    row = lambda number, steps, score: Row(number, {}, "done", steps, np.array([score]))
-    rows = [row(0, 10, 9.0), row(1, 30, 5.0), row(2, 30, 6.0), row(3, 30, np.nan)]
-    assert [one.number for one in best_first(rows)] == [2, 1, 0, 3]
+def test_the_best_trial_has_gone_on_most_often(tmp_path):
+    """Whatever its steps: programs of other kinds round them up otherwise."""
+    row = lambda number, state, steps, score, rungs: Row(
+        number, {}, state, steps, np.array([score]), (Place(tmp_path / "000", 0),) * rungs
+    )
+    rows = [row(0, "stopped", 10, 9.0, 1), row(1, "done", 31, 5.0, 3), row(2, "done", 30, 6.0, 3)]
+    rows += [row(3, "done", 30, np.nan, 3), row(4, "stopped", 11, 1.0, 1), row(5, "done", 30, 5.5, 2)]
+    rows.append(row(6, "stopped", 20, 0.5, 2))
+    assert [one.number for one in best_first(rows)] == [2, 5, 1, 6, 0, 4, 3]
+    again = read_trials(write_trials(tmp_path, rows))
+    assert [one.number for one in best_first(again)] == [2, 5, 1, 6, 0, 4, 3]
 
 
 def test_a_plan_as_yaml_says_everything():

@@ -58,7 +58,8 @@ export function labels(marks) {
 }
 
 // The room that the numbers of an upright axis need.
-export const roomFor = (marks) => Math.max(50, 14 + 7 * Math.max(0, ...labels(marks).map((text) => text.length)));
+export const roomFor = (marks) =>
+  Math.max(50, 14 + 7 * Math.max(0, ...labels(marks).map((text) => text.length)));
 
 // Gridlines and numbers for both directions inside a box {left, top, right, bottom}.
 export function axes(box, x, y, xTicks, yTicks, xLabel) {

@@ -14,6 +14,7 @@ const SCORE = "mean return";
 export function parallel(onChosen) {
   let trials = [];
   let axes = []; // {name, values, place(trial), choices}
+  let drawn = new Set(); // the names of axes whose values come from a prior
   let drag = null;
   let lines = [];
   const chosen = new Map(); // name -> [from, to] as places between 0 and 1
@@ -29,7 +30,7 @@ export function parallel(onChosen) {
   function makeAxis(name, values) {
     const numbers = values.map(Number);
     const distinct = [...new Set(values)];
-    const continuous = distinct.length > 8 && numbers.every(Number.isFinite);
+    const continuous = (drawn.has(name) || distinct.length > 8) && numbers.every(Number.isFinite);
     if (!continuous && name !== SCORE) {
       const choices = distinct.sort((a, b) => a - b || String(a).localeCompare(String(b)));
       const at = (value) => (choices.length > 1 ? choices.indexOf(value) / (choices.length - 1) : 0.5);
@@ -37,7 +38,7 @@ export function parallel(onChosen) {
     }
     const range = extent([numbers]) ?? [0, 1];
     const place = scale(range, [0, 1], range[0] > 0 && range[1] > 30 * range[0]);
-    return { name, places: numbers.map(place), marks: range.map((end) => [place(end), number(end, 3)]) };
+    return { name, places: numbers.map(place), marks: range.map((end) => [place(end), number(end)]) };
   }
 
   // The part of the scale that stands out from the page.
@@ -55,7 +56,9 @@ export function parallel(onChosen) {
     const right = width - 70;
     const xOf = (index) => left + (index / Math.max(1, axes.length - 1)) * (right - left);
     const yOf = (place) => BOX.bottom - place * (BOX.bottom - BOX.top);
-    const drawn = svg("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}` });
+    const narrow = axes.length > 1 && xOf(1) - xOf(0) < 100;
+    const high = (place) => (narrow ? [11, 25][place % 2] : 16); // titles that would cover each other
+    const picture = svg("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}` });
     const scores = axes.at(-1)?.places ?? [];
     const order = trials.map((_, index) => index).sort((a, b) => scores[a] - scores[b]);
     lines = [];
@@ -69,22 +72,24 @@ export function parallel(onChosen) {
         stroke: shadeText(visible(scores[index])),
         "stroke-width": 1.6,
       });
-      drawn.append(lines[index]);
+      picture.append(lines[index]);
     }
     axes.forEach((axis, place) => {
       const x = xOf(place);
       const anchor = place === axes.length - 1 && axes.length > 1 ? "end" : place ? "middle" : "start";
-      drawn.append(
+      picture.append(
         svg("line", { class: "axis", x1: x, x2: x, y1: BOX.top, y2: BOX.bottom, "stroke-width": 2 }),
       );
-      drawn.append(
+      picture.append(
         svg(
           "text",
-          { class: "label", x: anchor === "end" ? x + 66 : x, y: 16, "text-anchor": anchor },
+          { class: "label", x: anchor === "end" ? x + 66 : x, y: high(place), "text-anchor": anchor },
           axis.name.replaceAll("_", " "),
         ),
       );
-      for (const [at, text] of axis.marks) drawn.append(svg("text", { x: x + 6, y: yOf(at) + 4 }, text));
+      for (const [at, text] of axis.marks) {
+        picture.append(svg("text", { class: "mark", x: x + 6, y: yOf(at) + 4 }, text));
+      }
       axis.part = svg("rect", {
         x: x - 8,
         width: 16,
@@ -93,7 +98,7 @@ export function parallel(onChosen) {
         y: 0,
         height: 0,
       });
-      drawn.append(
+      picture.append(
         axis.part,
         svg("rect", {
           "data-axis": place,
@@ -107,7 +112,7 @@ export function parallel(onChosen) {
       );
     });
     show();
-    return drawn;
+    return picture;
   }
 
   function show() {
@@ -188,6 +193,7 @@ export function parallel(onChosen) {
     filters: () => axes.map(filterOf),
     update(data) {
       all = data.trials;
+      drawn = new Set(data.drawn);
       trials = data.trials.filter((trial) => trial.mean !== null);
       axes = data.axes.map((name, place) =>
         makeAxis(

@@ -97,14 +97,14 @@ export function mainChart(id) {
 export function metricGroup(id, title, metrics, open, learner = null) {
   const charts = new Map();
   const grid = h("div", { class: "grid" });
-  const node = h("details", { class: "card", open }, h("summary", {}, title), grid);
+  const node = h("details", { class: "card", open, hidden: !metrics.length }, h("summary", {}, title), grid);
   node.addEventListener("toggle", () => refresh(best).catch(() => {}));
   let drawn = null;
   let best; // the best learner; not known before the first refresh of the whole page
 
   async function refresh(bestNow) {
     best = bestNow;
-    if (!node.open || best === undefined) return;
+    if (!metrics.length || !node.open || best === undefined) return;
     const pairs = metrics.map(({ name }) => ["metric", name]);
     if (learner !== null) pairs.push(["learner", learner]);
     const curves = await get(`/api/runs/${id}/curves?${query(pairs)}`);

@@ -39,7 +39,6 @@ export function overviewView(root) {
   });
   const compare = h("button", { type: "button", disabled: true, onclick: openComparison }, "Compare");
   const count = h("p", { class: "soft", role: "status" });
-  const sweeps = h("div");
   const body = h("tbody");
   const head = h(
     "tr",
@@ -65,7 +64,6 @@ export function overviewView(root) {
     h("h1", {}, "Runs"),
     h("div", { class: "bar" }, filter, sort, compare),
     count,
-    sweeps,
     h("div", { class: "scroll" }, table),
     empty,
   );
@@ -97,7 +95,8 @@ export function overviewView(root) {
     if (!data) return;
     const by = COLUMNS.find(([name]) => name === order.column)[1];
     const sign = order.down ? -1 : 1;
-    const shown = data.runs
+    const all = [...data.runs, ...data.sweeps];
+    const shown = all
       .filter(matches)
       .sort((a, b) => sign * (by(a) > by(b) ? 1 : by(a) < by(b) ? -1 : 0));
     [...head.children].forEach((cell, index) => {
@@ -110,17 +109,19 @@ export function overviewView(root) {
       (node, index) => body.children[index] !== node && body.insertBefore(node, body.children[index] ?? null),
     );
     while (body.children.length > nodes.length) body.lastChild.remove();
-    const running = data.runs.filter((run) => run.state === "running").length;
+    const kinds = [plural(data.runs.length, "run")];
+    if (data.sweeps.length) kinds.push(plural(data.sweeps.length, "sweep"));
+    const running = all.filter((run) => run.state === "running").length;
     setText(
       count,
-      `${plural(data.runs.length, "run")}${running ? `, ${running} running` : ""}${shown.length < data.runs.length ? `, ${shown.length} shown` : ""}`,
+      `${kinds.join(", ")}${running ? `, ${running} running` : ""}${shown.length < all.length ? `, ${shown.length} shown` : ""}`,
     );
-    empty.hidden = data.runs.length > 0;
+    empty.hidden = all.length > 0;
     setText(
       empty,
       `There is no run below ${data.folders.join(" or ")} yet. shoal train CartPole-v1 begins one; it appears here.`,
     );
-    table.hidden = !data.runs.length;
+    table.hidden = !all.length;
   }
 
   function rowOf(run) {
@@ -155,16 +156,16 @@ export function overviewView(root) {
     const share = run.steps ? run.step / run.steps : 0;
     const left = run.left ? `, ${duration(run.left)} left` : "";
     return [
-      h("td", {}, run.state === "damaged" ? "" : box),
+      h("td", {}, run.state === "damaged" || run.programs ? "" : box),
       h(
         "td",
         { class: "name" },
-        h("a", { href: `#/run/${run.id}` }, breakable(run.name)),
+        h("a", { href: `#/${run.programs ? "sweep" : "run"}/${run.id}` }, breakable(run.name)),
         h(
           "div",
           { class: "soft" },
           run.error ||
-            [run.env, run.algo, run.learners > 1 ? `${run.learners} learners` : "", differs]
+            [run.env, run.algo, counted(run), differs]
               .filter(Boolean)
               .join(", "),
         ),
@@ -190,28 +191,15 @@ export function overviewView(root) {
 
   return {
     async refresh() {
-      const fresh = await get("/api/runs");
-      if (fresh !== data) {
-        sweeps.replaceChildren(
-          ...(fresh.sweeps.length
-            ? [
-                h(
-                  "p",
-                  {},
-                  "Sweeps: ",
-                  fresh.sweeps.flatMap((one, index) => [
-                    index ? ", " : "",
-                    h("a", { href: `#/sweep/${one.id}` }, breakable(one.name)),
-                  ]),
-                ),
-              ]
-            : []),
-        );
-      }
-      data = fresh;
+      data = await get("/api/runs");
       show();
     },
   };
+}
+
+function counted(run) {
+  if (run.programs) return `sweep of ${plural(run.programs, "program")}`;
+  return run.learners > 1 ? plural(run.learners, "learner") : "";
 }
 
 export const meaning = (state) => MEANING[state];

@@ -63,13 +63,12 @@ export function sweepView(root, id) {
     importance.update(data.importance);
     const names = ["trial", ...data.axes, "state", "steps", "mean return", "of each seed"];
     head.replaceChildren(...names.map((name) => h("th", { scope: "col" }, name.replaceAll("_", " "))));
-    const best = Math.max(...scored.map((trial) => trial.mean));
-    const order = [...data.trials].sort((a, b) => (b.mean ?? -Infinity) - (a.mean ?? -Infinity));
+    const numbered = new Map(data.trials.map((trial) => [trial.number, trial]));
     rows.replaceChildren(
-      ...order.map((trial) =>
+      ...data.order.map((number) => numbered.get(number)).map((trial, rank) =>
         h(
           "tr",
-          { "data-trial": trial.number, class: trial.mean === best ? "best" : "" },
+          { "data-trial": trial.number, class: rank || trial.mean === null ? "" : "best" },
           h("td", {}, trial.number),
           trial.values.map((value) => h("td", {}, value)),
           h("td", {}, trial.state),
@@ -83,7 +82,7 @@ export function sweepView(root, id) {
       "Programs: ",
       ...data.programs.flatMap((one, index) => [
         index ? ", " : "",
-        h("a", { href: `#/run/${one.id}` }, breakable(one.name)),
+        h("a", { href: `#/run/${one.id}` }, one.name.split("/").at(-1)),
       ]),
     );
   }
