@@ -54,6 +54,25 @@ class Draws(gymnasium.Env):
         return self.observe(action), 0.5 * action, self.taken == 2 + self.draw, False, {}
 
 
+class Falls(gymnasium.Env):
+    """Shows a number that it draws at a reset; an action of 1 raises, one of 2 ends the process."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.drawn = self.np_random.random(1)
+        return self.drawn, {}
+
+    def step(self, action):
+        if action == 1:
+            raise ZeroDivisionError("the wheel came off")
+        if action == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.drawn, 0.0, False, False, {}
+
+
 def build(workers, **options):
     return shoal.make(Draws, workers=workers, **options).build(SEEDS, False)
 
@@ -102,6 +121,21 @@ class Nothing:
 
     def __init__(self, seeds):
         self.faults = Faults(seeds)
+
+
+@pytest.mark.slow
+def test_every_environment_that_is_made_anew_has_a_seed_of_its_own():
+    """The first row fails, then its process ends, then it fails again."""
+    env = shoal.make(Falls, workers=2).build(SEEDS[:, :2], False)
+    env.containment.contain(np.zeros((1, 2), int), restarts=True)
+    state, first = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 2), env.spec.params)
+    step, drawn = jax.jit(env.step), [float(first.obs[0, 0])]
+    for action in (1, 2, 1):
+        state, _ = step(state, jnp.array([action, 0]), ())
+        state, begun = step(state, jnp.array([0, 0]), ())
+        assert begun.valid.tolist() == [False, True]
+        drawn.append(float(begun.obs[0, 0]))
+    assert len({*drawn}) == 4
 
 
 @pytest.mark.slow

@@ -108,10 +108,13 @@ class Faults:
             self.renews[row] = self.bad[row]
             self.counts[row] += 1
 
-    def in_new_process(self, out: Sequence[bool], count: int) -> None:
-        """The rows of a process that ended, in another one: made anew at the next step, but for those out."""
+    def in_new_process(self, out: Sequence[bool], counts: Sequence[int]) -> None:
+        """The rows of a process that ended, in another one: made anew at the next step, but for those out.
+
+        `counts` are higher than any so far, so that their seeds are new.
+        """
         self.bad, self.renews = [True] * len(out), [not row for row in out]
-        self.counts = [count] * len(out)
+        self.counts = list(counts)
 
     def renewed(self, row: int) -> int:
         """A row has a new environment; the seed of its first episode."""

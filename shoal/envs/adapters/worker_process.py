@@ -107,9 +107,9 @@ class Served:
         self.answers, at = jax.tree.map(lambda array: array[rows], shared)
         self.envs.faults.at = at
 
-    def replace(self, out: list[bool], count: int, worlds: list[dict[str, float]]) -> None:
+    def replace(self, out: list[bool], counts: list[int], worlds: list[dict[str, float]]) -> None:
         """Take the place of a worker that has ended."""
-        self.envs.faults.in_new_process(out, count)
+        self.envs.faults.in_new_process(out, counts)
         self.envs.begin_anew(worlds)
 
     def step(self, actions: Any) -> Bad | None:

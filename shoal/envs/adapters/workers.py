@@ -204,7 +204,8 @@ class WorkerEnvs:
         self.workers[index] = worker = _start(self._file, rows)
         out = [faults.is_out(row) for row in range(rows.start, rows.stop)]
         requests = [("make", *self._made, rows), ("contain", self.plan)]
-        requests += [("replace", out, self._deaths, self.worlds[rows])]
+        counts = [count + self._deaths for count in faults.counts[rows]]
+        requests += [("replace", out, counts, self.worlds[rows])]
         for request in requests:
             worker.send(*request)
             _checked(worker.receive())
