@@ -18,10 +18,16 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import scipy.stats
 
 import shoal
 from shoal.islands.island import Island
@@ -29,7 +35,7 @@ from shoal.islands.meeting import Meeting
 from shoal.islands.messages import decode, encode
 from shoal.islands.plan import divide, make_plan
 from shoal.islands.worker import read_frame, write_frame
-from shoal.runs.metrics import read_summary
+from shoal.runs.summary import read_summary
 
 TRAIN = [sys.executable, "-m", "shoal.cli", "train", "CartPole-v1"]
 SMALL = [
@@ -45,6 +51,7 @@ SMALL = [
     "8",
 ]
 SIZES = {
+    "2 learners, 64-64": (2, (64, 64)),
     "8 learners, 64-64": (8, (64, 64)),
     "64 learners, 64-64": (64, (64, 64)),
     "8 learners, 512-512": (8, (512, 512)),
@@ -67,7 +74,7 @@ def main() -> None:
     three.add_argument("--seeds", type=int, default=5)
     three.add_argument("--minutes", type=float, default=1.0)
     three.add_argument("--islands", default="5")
-    three.add_argument("--steps", type=int, default=200_000)
+    three.add_argument("--steps", type=int, default=40_000)
     given = parser.parse_args()
     if given.kind == "cost":
         cost(given.engines, given.repeats)
@@ -83,24 +90,40 @@ def main() -> None:
 
 
 def cost(engines: list[str], repeats: int) -> None:
-    """A line for each size: what two islands and their meeting do one after the other, and 16 updates beside.
+    """Tables: what two islands and their meeting do, part by part; what a meeting takes, and of 16 updates.
 
-    Each time is the least of its repeats, which other work on the machine changes least.
+    Work is told in milliseconds of a core, all threads together, which other programs on the machine change
+    little; what is carried in milliseconds of the clock. Each is the least of its repeats.
     """
-    carried = [f"carried by {engine}" for engine in engines]
-    names = ["write a message", "read it", "meet (two islands)", "take an answer", *carried, "16 updates"]
-    print(f"| {' | '.join(['size', *(f'{name}, ms' for name in names), 'bytes, both ways'])} |")
-    print("|---" * (len(names) + 2) + "|")
+    loads, tables = [], []
     for size, (learners, hidden) in SIZES.items():
-        times, num_bytes = parts_of_a_meeting(learners, hidden, repeats, engines)
-        cells = [size, *(f"{1000 * times[name]:.2f}" for name in names), f"{num_bytes:,}"]
+        loads.append(os.getloadavg()[0])
+        tables.append((size, *parts_of_a_meeting(learners, hidden, repeats, engines)))
+    names = [*tables[0][1]]
+    print(f"load {min(loads):.0f} to {max(loads):.0f}, {os.cpu_count()} cores\n")
+    print(f"| {' | '.join(['size', *(f'{name}, ms' for name in names)])} |")
+    print("|---" * (len(names) + 1) + "|")
+    for size, times, _, _ in tables:
+        print(f"| {' | '.join([size, *(f'{1000 * times[name]:.2f}' for name in names)])} |")
+    whole = ["bytes", "by the formula", "in one program, ms"]
+    whole += [
+        f"{what} {engine}, {unit}" for engine in engines for what, unit in (("by", "ms"), ("lost,", "%"))
+    ]
+    print(f"\n| {' | '.join(['size', *whole])} |")
+    print("|---" * (len(whole) + 1) + "|")
+    for size, times, counted, formula in tables:
+        cells = [size, f"{counted:,}", f"{formula:,}", f"{1000 * times['exchange alone']:.2f}"]
+        for engine in engines:
+            meeting = 4 * (times["write a message"] + times["read it"]) + 2 * times["take an answer"]
+            meeting += times["meet"] + 2 * times[f"carried by {engine}"]
+            cells += [f"{1000 * meeting:.1f}", f"{100 * meeting / (meeting + times['16 updates']):.1f}"]
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def parts_of_a_meeting(
     learners: int, hidden: tuple[int, ...], repeats: int, engines: list[str]
-) -> tuple[dict[str, float], int]:
-    """Seconds by part, and the bytes of all messages and answers."""
+) -> tuple[dict[str, float], int, int]:
+    """Seconds by part; the bytes of all messages and answers, and as the formula in islands.md has them."""
     config = shoal.preset(
         "CartPole-v1",
         learners=learners,
@@ -133,22 +156,36 @@ def parts_of_a_meeting(
     times = {
         "write a message": least(repeats, lambda: encode(sent[0])),
         "read it": least(repeats, lambda: decode(data)),
-        "meet (two islands)": least(repeats, meet),
+        "meet": least(repeats, meet),
+        "exchange alone": exchange_alone(meeting, repeats),
         "take an answer": least(repeats, lambda: crowd[0].take(held.answers[0])),
-        "16 updates": 16 * sum(sorted(updates)[:2]),  # both islands' on the same cores
+        "16 updates": 16 * sum(sorted(updates)[:2]),  # of both islands
     }
     for engine in engines:
         times[f"carried by {engine}"] = ECHOES[engine](data, repeats)
-    return times, sum(len(encode(message)) for message in (*sent, *held.answers))
+    one = sum(x[0].nbytes for name, x in sent[0].arrays.items() if name.startswith(("params", "statistics")))
+    counted = sum(len(encode(message)) for message in (*sent, *held.answers))
+    return times, counted, 2 * learners * one + 130 * learners + 8_300 * len(crowd)
 
 
-def least(repeats: int, function: Callable[[], object]) -> float:
+def exchange_alone(meeting: Meeting, repeats: int) -> float:
+    """Seconds of the exchange in one program, where learners are on the device."""
+    state, scores = meeting.state, meeting.state.scores._replace(samples=jnp.ones(len(meeting.state.seen)))
+    apply = jax.jit(meeting.plan.exchange.apply)
+    given = jax.device_put((state.key, state.exchange, state.models, scores))
+    jax.block_until_ready(apply(*given))
+    return least(repeats, lambda: jax.block_until_ready(apply(*given)))
+
+
+def least(
+    repeats: int, function: Callable[[], object], clock: Callable[[], float] = time.process_time
+) -> float:
     """The least seconds of some calls."""
     found = []
     for _ in range(repeats):
-        began = time.perf_counter()
+        began = clock()
         function()
-        found.append(time.perf_counter() - began)
+        found.append(clock() - began)
     return min(found)
 
 
@@ -167,7 +204,7 @@ def echo_of_process(data: bytes, repeats: int) -> float:
         read_frame(back)
         thread.join()
 
-    seconds = least(repeats, echo)
+    seconds = least(repeats, echo, time.perf_counter)
     process.kill()
     return seconds
 
@@ -186,7 +223,7 @@ def echo_of_ray(data: bytes, repeats: int) -> float:
             return data
 
     actor = Echo.remote()
-    seconds = least(repeats, lambda: ray.get(actor.back.remote(data)))
+    seconds = least(repeats, lambda: ray.get(actor.back.remote(data)), time.perf_counter)
     ray.kill(actor)
     return seconds
 
@@ -207,7 +244,10 @@ def meetings(folder: Path) -> list[dict]:
 
 
 def faults(engine: str, counts: dict[str, int], gap: float) -> None:
-    """Kill at random moments, then let the run end; every meeting must be there once."""
+    """Kill at random moments, then let the run end; every meeting must be there once.
+
+    After each kill the run goes on by a meeting at least, on however busy a machine.
+    """
     random.seed(1)
     kinds = [kind for kind, count in counts.items() for _ in range(count)]
     random.shuffle(kinds)
@@ -216,12 +256,22 @@ def faults(engine: str, counts: dict[str, int], gap: float) -> None:
         folder = Path(place) / "run"
         began, driver = time.monotonic(), start(folder, engine, cluster, 10**9)
         wait_for(lambda: len(meetings(folder)) > 10)
+        held, saved = [], 0  # the meetings, and the step of the last checkpoint, at the last kill
+        loads, again = [], []  # the machine's load at each kill; meetings since the checkpoint at a driver's
         for number, kind in enumerate(kinds):
             time.sleep(random.expovariate(1 / gap))
+            wait_for(partial(went_on, folder, held, saved, driver))
             if driver.poll() is not None:
                 said = (folder.parent / "said.txt").read_text().splitlines()[-1]
                 raise SystemExit(f"the run ended by itself after {number} kills: {said}")
+            held = meetings(folder)
             driver = kill(kind, driver, cluster, lambda: start(folder, engine, cluster, 10**9))
+            loads.append(os.getloadavg()[0])
+            saved = saved_step(folder) if kind == "driver" else 0
+            if kind == "driver":
+                again.append(sum(int(row["step"]) > saved for row in held))
+            seconds = time.monotonic() - began
+            print(f"{seconds:5.0f} s, after {len(held)} meetings: {kind}", file=sys.stderr, flush=True)
         wait_for(lambda: meetings(folder) and not meetings(folder)[-1]["absent"])
         driver.send_signal(signal.SIGTERM)
         driver.wait()
@@ -229,16 +279,32 @@ def faults(engine: str, counts: dict[str, int], gap: float) -> None:
         code = start(folder, engine, cluster, last).wait()
         rows, summary = meetings(folder), read_summary(folder)
         print(f"kills: {counts}, engine {engine}, {time.monotonic() - began:.0f} s")
+        print(f"load {min(loads):.0f} to {max(loads):.0f}")
         print(
             f"ended with {code}: {summary['steps']:,} of {last:,} steps, interrupted {summary['interrupted']}"
         )
         once = [int(row["round"]) for row in rows] == [*range(1, len(rows) + 1)]
-        print(f"meetings {len(rows):,}, each once: {once}")
+        print(f"meetings {len(rows):,}, each once: {once}; held again after a driver's death: {again}")
         came = np.array([int(row["came"]) for row in rows])
         print(f"all came to {100 * np.mean(came == came.max()):.1f} % of them; {summary['islands']}")
+        why = Counter(one.split()[1].strip(":") for row in rows for one in row["absent"].split("; ") if one)
+        print(f"absent: {dict(why)}")
         print(f"returns {summary['return_mean']}")
     if cluster is not None:
         cluster.shutdown()
+
+
+def went_on(folder: Path, held: list[dict], saved: int, driver: subprocess.Popen) -> bool:
+    """Whether the driver ended or held a meeting after these; one begins with what its predecessor saved."""
+    rows = meetings(folder)
+    new = rows[-1:] != held[-1:] and bool(rows) and int(rows[-1]["step"]) > saved
+    return new or driver.poll() is not None
+
+
+def saved_step(folder: Path) -> int:
+    """The step of the run's last checkpoint, 0 before the first."""
+    saved = (folder / "checkpoints").glob("step_*.json")
+    return max((int(path.stem.split("_")[1]) for path in saved), default=0)
 
 
 def start(folder: Path, engine: str, cluster, steps: int) -> subprocess.Popen:
@@ -273,7 +339,7 @@ def kill(
         node = random.choice(cluster.worker_nodes_of_islands)
         cluster.worker_nodes_of_islands.remove(node)
         cluster.remove_node(node, allow_graceful=False)
-        cluster.worker_nodes_of_islands.append(cluster.add_node(num_cpus=2))
+        cluster.worker_nodes_of_islands.append(add_node(cluster))
         return driver
     name, root = ("islands.worker", driver.pid) if cluster is None else ("ray::RayIsland", os.getpid())
     if running := [pid for pid, text in below(root).items() if name in text]:
@@ -286,9 +352,25 @@ def start_cluster():
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0"}
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    cluster.worker_nodes_of_islands = [cluster.add_node(num_cpus=2) for _ in range(3)]
+    head = {"num_cpus": 0, "include_dashboard": False}
+    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
+    cluster.worker_nodes_of_islands = [add_node(cluster) for _ in range(3)]
     return cluster
+
+
+def add_node(cluster):
+    """A node with room for two islands."""
+    return patiently(lambda: cluster.add_node(num_cpus=2))
+
+
+def patiently(begin: Callable[[], Any], tries: int = 10):
+    """What begins, tried again: Ray gives up on a node after 30 s, which a busy machine may need."""
+    for _ in range(tries - 1):
+        try:
+            return begin()
+        except Exception as error:
+            print(f"a node did not start: {error}", file=sys.stderr, flush=True)
+    return begin()
 
 
 def below(root: int) -> dict[int, str]:
@@ -307,7 +389,7 @@ def below(root: int) -> dict[int, str]:
     return {pid: text for pid, text in texts.items() if is_below(pid)}
 
 
-def wait_for(there: Callable[[], bool], seconds: float = 300) -> None:
+def wait_for(there: Callable[[], bool], seconds: float = 1200) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + seconds
     while not there():
@@ -320,28 +402,44 @@ def wait_for(there: Callable[[], bool], seconds: float = 300) -> None:
 
 
 def learning(seeds: int, minutes: float, islands: str, steps: int) -> None:
-    """Returns of runs in which one island after another dies, against runs without."""
-    print("| seed | islands killed | absences | seconds | return | greedy return of the mean |")
-    print("|---|---|---|---|---|---|")
+    """Returns of runs in which one island after another dies, against runs without, on the same seeds."""
+    names = ["return on the way", "return at the end", "greedy return of the mean"]
+    print(f"| seed | islands killed | absences | meetings | seconds | load | {' | '.join(names)} |")
+    print("|---" * (6 + len(names)) + "|")
+    found: dict[bool, list[list[float]]] = {False: [], True: []}
     for seed in range(1, seeds + 1):
         for dying in (False, True):
             with tempfile.TemporaryDirectory() as place:
                 folder = Path(place) / "run"
-                how = f"--learners 64 --islands {islands} --exchange average --local-updates 16".split()
-                how += f"--seed {seed} --steps {steps} --wait 5 --out {folder}".split()
-                driver = subprocess.Popen(
-                    [*TRAIN, *how], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-                )
-                killed, ended = [0], threading.Event()
-                thread = threading.Thread(target=reap, args=(driver, 60 * minutes, killed, ended, folder))
-                thread.start() if dying else None
-                driver.wait()
-                ended.set()
-                summary = read_summary(folder)
+                killed = train_dying(folder, seed, 60 * minutes if dying else np.inf, islands, steps)
+                summary, table = read_summary(folder), shoal.load(folder).metrics
                 score = shoal.load(folder).evaluate(episodes=100, learner="mean")[0].return_mean
-                line = [seed, killed[0], summary["islands"]["absences"], f"{summary['seconds']:.0f}"]
-                line += [f"{np.mean(summary['return_mean']):.1f}", f"{score:.1f}"]
-                print(f"| {' | '.join(map(str, line))} |", flush=True)
+            scores = [float(np.nanmean(table["return_mean"])), float(np.mean(summary["return_mean"])), score]
+            found[dying].append(scores)
+            met = summary["islands"]
+            line = [seed, killed, met["absences"], met["meetings"], f"{summary['seconds']:.0f}"]
+            line += [f"{os.getloadavg()[2]:.0f}", *(f"{x:.1f}" for x in scores)]
+            print(f"| {' | '.join(map(str, line))} |", flush=True)
+        more = np.array(found[True]) - np.array(found[False])
+        if seed > 1:
+            half = scipy.stats.t.ppf(0.975, seed - 1) * more.std(0, ddof=1) / np.sqrt(seed)
+            pairs = zip(names, more.mean(0), half, strict=True)
+            said = "; ".join(f"{name} {x:+.1f} +- {y:.1f}" for name, x, y in pairs)
+            print(f"with deaths, {seed} seeds, 95 %: {said}", file=sys.stderr, flush=True)
+
+
+def train_dying(folder: Path, seed: int, seconds: float, islands: str, steps: int) -> int:
+    """Train 64 learners; how many islands were killed, one every so many seconds."""
+    how = f"--learners 64 --islands {islands} --exchange average --local-updates 4 --reports 20".split()
+    how += f"--seed {seed} --steps {steps} --wait 5 --out {folder}".split()
+    driver = subprocess.Popen([*TRAIN, *how], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    killed, ended = [0], threading.Event()
+    thread = threading.Thread(target=reap, args=(driver, seconds, killed, ended, folder))
+    if np.isfinite(seconds):
+        thread.start()
+    driver.wait()
+    ended.set()
+    return killed[0]
 
 
 def reap(

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from shoal.errors import ShoalError
+from shoal.islands.attendance import Attendance
 from shoal.islands.engine import Arrived, Engine, Lost, Order
 from shoal.islands.meeting import Meeting
 from shoal.islands.messages import BadMessage, Message, decode, encode
 from shoal.islands.plan import divide
-from shoal.islands.record import Attendance, Progress, Record
+from shoal.islands.record import Progress, Record
 from shoal.training.waiting import Waiting
 
 POLL_SECONDS = 0.1

@@ -38,7 +38,10 @@ HANDED = 2
 
 
 class RayIsland:
-    """The actor: an island with a folder of its own, and the files of its checkpoints."""
+    """The actor: an island, and the files of its checkpoints.
+
+    Its folder is there only while it reads or saves: nothing cleans up after an actor that is killed.
+    """
 
     def __init__(
         self,
@@ -53,23 +56,25 @@ class RayIsland:
         _use_share(cpus, gpus)
         from shoal.islands.worker import Worker
 
-        self.place = tempfile.TemporaryDirectory(prefix="shoal-island-")
-        self.folder, self.members = Path(self.place.name), members
-        for name, data in files.items():
-            path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-        self.worker = Worker(settings, number, members, self.folder, mesh)
+        self.worker = Worker(settings, number, members, None, mesh)
+        self.files = files
 
     def work(self, answer: bytes, save: bool, train: bool) -> tuple[bytes, dict[str, bytes]]:
         """Carry out an order; the message, and the files of the checkpoint that was saved."""
-        data = self.worker.work(Order(answer, save, train))
-        return data, self._saved() if save else {}
+        with tempfile.TemporaryDirectory(prefix="shoal-island-") as place:
+            self.worker.island.folder = Path(place)
+            write_files(Path(place), self.files)
+            self.files = {}
+            self.worker.take(Order(answer, save, train))
+            saved = self._saved(Path(place)) if save else {}
+        return self.worker.train() if train else b"", saved
 
-    def _saved(self) -> dict[str, bytes]:
-        own = folder_of(self.folder, self.members)
-        newest = max(saved_rows(self.folder, own.name), key=lambda rows: rows.iteration)
-        return files_of(newest)
+    def _saved(self, folder: Path) -> dict[str, bytes]:
+        """The files of the checkpoint of now; none where its replay was not due."""
+        island = self.worker.island
+        rows = saved_rows(folder, folder_of(folder, island.members).name)
+        now = [one for one in rows if one.iteration == int(island.state.iteration)]
+        return files_of(now[0]) if now else {}
 
 
 class RayEngine:
@@ -101,8 +106,10 @@ class RayEngine:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "os.fork")  # the processes that it starts use no JAX
                 self.ray.init(log_to_driver=False, logging_level="error", **how)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
+        except Exception as error:  # Ray's own have no class in common
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            if address is None:
+                raise ShoalError(f"Ray does not start on this machine: {reason}") from error
             raise ShoalError(
                 f"there is no Ray cluster at {address}: {reason}; ray start --head makes one"
             ) from error
@@ -202,6 +209,14 @@ def files_of(rows: Rows) -> dict[str, bytes]:
     """The files of a checkpoint by their names from the islands' folder, the record last."""
     paths = [rows.path, replay_of(rows.path), rows.path.with_suffix(".json")]
     return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in paths if path.exists()}
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Write files of checkpoints below the islands' folder."""
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
 
 
 def _iteration(rows: Rows) -> int:

@@ -1,11 +1,9 @@
-"""The folder of a run on islands: what every run's folder has, for all learners, and islands.csv.
+"""The folder of a run on islands: what every run's folder has, for all learners, and more.
 
-islands.csv    a row per meeting: how many learners came, who was absent and why, seconds, bytes
+islands.csv    a row per meeting, as `attendance` writes it
 islands/       a folder for each island, with its checkpoints
 """
 
-import csv
-import io
 import time
 import warnings
 from pathlib import Path
@@ -15,31 +13,20 @@ import jax
 import numpy as np
 
 from shoal.errors import ShoalError
+from shoal.islands.attendance import Attendance, begin_meetings, extend_meetings
 from shoal.islands.meeting import Held, Meeting
 from shoal.ops import trees
 from shoal.ops.ranking import best_learner
 from shoal.runs.config import to_settings
 from shoal.runs.divergence import Diverged
-from shoal.runs.files import FolderLock, disk_errors, write_text
+from shoal.runs.files import FolderLock
 from shoal.runs.folder import find_checkpoint, prepare_folder
 from shoal.runs.lineage import begin_lineage, extend_lineage
 from shoal.runs.metrics import MetricsWriter
 from shoal.runs.summary import read_summary, write_summary
 
-MEETINGS = "islands.csv"
-COLUMNS = ("round", "step", "seconds", "came", "absent", "waited", "exchange", "received", "sent")
 SAVE_SECONDS = 30.0
 """Seconds between checkpoints."""
-
-
-class Attendance(NamedTuple):
-    """Who came to a meeting, how long it took, and what was carried."""
-
-    absent: dict[int, str]  # islands, and why: lost, late, left out
-    waited: float  # seconds until all had come that were waited for
-    exchanged: float  # seconds of the exchange
-    received: dict[int, int]  # bytes from each island
-    sent: dict[int, int]  # bytes to each island
 
 
 class Progress(NamedTuple):
@@ -89,7 +76,7 @@ class Record:
                 self.folder, {name: getattr(hypers, name) for name in self.evolved}, self.resumed_step
             )
         self.metrics = MetricsWriter(self.folder, self.resumed_step, to_settings(self.config))
-        begin_meetings(self.folder / MEETINGS, self.resumed_step)
+        begin_meetings(self.folder, self.resumed_step)
 
     def __enter__(self) -> "Record":
         return self
@@ -114,7 +101,8 @@ class Record:
         """Write a meeting; `before` is the iteration of the one before it."""
         iteration, metrics = self.meeting.state.iteration, dict(held.metrics)
         self._count(held, attendance, members, metrics)
-        self._extend(attendance)
+        came = int(np.sum(self.meeting.state.seen == iteration))
+        extend_meetings(self.folder, self.meeting.round, self.step, self.elapsed, came, attendance)
         selects = self.config.selection_every
         if selects and iteration // selects > before // selects:
             hypers = self.meeting.state.models.hypers
@@ -177,28 +165,6 @@ class Record:
         self.metrics.write(self.step, self.elapsed, metrics)
         self.came, self.meetings = np.zeros_like(self.came), 0
 
-    def _extend(self, attendance: Attendance) -> None:
-        came = int(
-            self.meeting.plan.config.learners - sum(self.meeting.state.seen < self.meeting.state.iteration)
-        )
-        absent = "; ".join(f"{island} {why}" for island, why in sorted(attendance.absent.items()))
-        row = (
-            self.meeting.round,
-            self.step,
-            f"{self.elapsed:.3f}",
-            came,
-            absent,
-            f"{attendance.waited:.4f}",
-            f"{attendance.exchanged:.4f}",
-            sum(attendance.received.values()),
-            sum(attendance.sent.values()),
-        )
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(row)
-        path = self.folder / MEETINGS
-        with disk_errors("write", path), path.open("a", encoding="utf-8") as file:
-            file.write(text.getvalue())
-
     def must_save(self, before: int) -> bool:
         """Whether the state after this meeting is saved, by time or because its checkpoint is kept."""
         last = self.meeting.state.iteration == self.config.num_iterations
@@ -251,14 +217,6 @@ class Record:
         }
         write_summary(self.folder, summary, flush=not interrupted)
         return read_summary(self.folder)
-
-
-def begin_meetings(path: Path, resumed_step: int | None) -> None:
-    """Write the head of islands.csv, or on resuming remove the meetings that will be held again."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
-    whole = [line for line in lines[1:] if line.endswith("\n") and line.split(",")[1].isdecimal()]
-    kept = [line for line in whole if resumed_step is not None and int(line.split(",")[1]) <= resumed_step]
-    write_text(path, "".join([",".join(COLUMNS) + "\n", *kept]))
 
 
 def distance_from_mean(params: Any) -> np.ndarray:

@@ -35,12 +35,22 @@ class Worker:
 
     def work(self, order: Order) -> bytes:
         """Carry out an order; the message that results, or no bytes."""
-        from shoal.islands.messages import decode, encode
+        self.take(order)
+        return self.train() if order.train else b""
+
+    def take(self, order: Order) -> None:
+        """Take an order's answer, and save where it says so: all that needs the island's folder."""
+        from shoal.islands.messages import decode
 
         self.island.take(decode(order.answer))
         if order.save:
             self.island.save()
-        return encode(self.island.train()) if order.train else b""
+
+    def train(self) -> bytes:
+        """The message to the next meeting."""
+        from shoal.islands.messages import encode
+
+        return encode(self.island.train())
 
 
 def write_frame(file: BinaryIO, kind: int, data: bytes) -> None:

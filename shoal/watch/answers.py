@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from shoal.errors import ShoalError
+from shoal.islands.attendance import MEETINGS
 from shoal.watch.colours import colours
 from shoal.watch.curves import compared, metric_curves
 from shoal.watch.numbers import as_json
@@ -91,7 +92,7 @@ class Answers:
             "worlds": lambda: worlds_page(entry),
         }
         name = "/".join(what)
-        stamp = entry.stamp("checkpoints", "videos", "lineage.csv")
+        stamp = entry.stamp("checkpoints", "videos", "lineage.csv", *(() if name else (MEETINGS,)))
         return self._made(address, stamp, pages[name]) if name in pages else NOT_FOUND
 
     def _compared(self, address: str, query: Mapping[str, Sequence[str]]) -> Answer:

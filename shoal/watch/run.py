@@ -5,6 +5,7 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.exchanges.registry import selects
+from shoal.islands.attendance import last_meeting
 from shoal.runs.config import to_settings
 from shoal.runs.metrics import LEADING
 from shoal.runs.naming import from_preset
@@ -48,6 +49,10 @@ def run_page(entry: Entry) -> dict[str, Any]:
         found["metrics"] = grouped(entry.tail.names())
     except ShoalError as error:
         found["notes"].append(str(error))
+    meeting = last_meeting(entry.folder)
+    found["meeting"] = meeting and meeting._asdict()
+    if meeting and meeting.absent:
+        found["notes"].append(f"absent from meeting {meeting.round:,}: island {meeting.absent}")
     found["films"] = [film.name for film in films(entry.folder)]
     found["lineage"] = (entry.folder / "lineage.csv").is_file()
     try:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ from shoal.islands.island import Island
 from shoal.islands.launch import train_islands
 from shoal.islands.messages import decode, encode
 from shoal.islands.options import Islands
+from shoal.islands.ray import RayEngine
 from shoal.runs.config import from_settings, parse_yaml
 from shoal.runs.learners import load_learners
 
@@ -191,6 +193,23 @@ def test_numbers_of_islands_that_make_no_sense(text):
 def test_runs_that_cannot_be_divided(tmp_path, settings, message):
     with pytest.raises(ShoalError, match=message):
         train(tmp_path, "9", config=config_with(**settings))
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (None, "Ray does not start on this machine: The current node timed out"),
+        ("10.0.0.1:6379", "there is no Ray cluster at 10.0.0.1:6379: The current node timed out"),
+    ],
+)
+def test_ray_that_does_not_start(tmp_path, monkeypatch, address, message):
+    def init(**how):
+        raise Exception("The current node timed out\nduring startup")
+
+    fake = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr("shoal.islands.ray.import_module", lambda name: fake)
+    with pytest.raises(ShoalError, match=message):
+        RayEngine("", tmp_path, 2, Islands("2", engine="ray", ray_address=address))
 
 
 @pytest.mark.slow

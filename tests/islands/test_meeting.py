@@ -8,7 +8,9 @@ import pytest
 from crowds import begin, config_with, hold
 
 from shoal.exchanges.soundness import is_sound
+from shoal.islands.changes import matrix_of
 from shoal.islands.meeting import Meeting
+from shoal.islands.plan import make_plan
 
 CONFIG = config_with(exchange="average", steps=16 * 12)
 
@@ -85,6 +87,35 @@ def test_learners_whose_numbers_are_not_finite_do_not_spoil_the_others(meeting):
     held = meeting.meet([first, changed(second, **{name: spoiled})])
     assert held.present.tolist() == [True] * 5 + [False] + [True] * 2
     assert np.asarray(is_sound(meeting.state.models)).tolist() == held.present.tolist()
+
+
+@cache
+def a_third_lies():
+    """What three islands of three learners send to their first meeting; the last one lies."""
+    *honest, liar = [
+        island.train()
+        for island in begin(config_with(learners=9, exchange="average", local_updates=16), 3)[1]
+    ]
+    false = {name: -100 * x for name, x in liar.arrays.items() if name.startswith("params")}
+    return [*honest, changed(liar, **false)]
+
+
+def apart(rows):
+    """How far rows of parameters are from the mean of those that islands sent honestly."""
+    honest = np.concatenate([matrix_of(message.arrays) for message in a_third_lies()[:2]])
+    return np.linalg.norm(rows - honest.mean(0), axis=1), np.linalg.norm(honest - honest.mean(0), axis=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "rule", ["median", "trimmed-mean", "krum", "multi-krum", "geometric-median", "average"]
+)
+def test_a_third_of_the_islands_lies(rule):
+    meeting = Meeting(make_plan(config_with(learners=9, exchange=rule, local_updates=16)), "run")
+    held = meeting.meet(a_third_lies())
+    assert not held.left_out
+    found, honest = apart(matrix_of(held.answers[0].arrays))
+    assert (found.max() > honest.max()) == (rule == "average")
 
 
 def test_an_island_that_was_late_goes_on_from_its_own_work():

@@ -1,9 +1,12 @@
-"""Islands on a Ray cluster of several nodes on this machine: a node dies and another one joins."""
+"""Islands on a Ray cluster of several nodes on this machine: nodes die and join, a run grows and shrinks."""
 
 import csv
 import os
+import signal
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +56,31 @@ def test_an_island_whose_node_dies_is_absent_until_another_node_has_it(cluster, 
     assert absent[-1] == ""
     assert summary["islands"]["restarts"] >= 1
     assert shoal.load(tmp_path).step == 16 * 4 * 2_500
+
+
+def test_a_run_grows_and_shrinks_with_its_cluster_and_leaves_no_files_on_the_nodes(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("shoal.islands.driver.REGROUP_SECONDS", 0.5)
+    before, counts, third = left_on_nodes(), [], []
+
+    def show(progress):
+        counts.append(progress.islands)
+        if len(counts) == 10:
+            third.append(cluster.add_node(num_cpus=1))
+        if counts.count(3) == 10:
+            cluster.remove_node(third[0], allow_graceful=False)
+        if 3 in counts and progress.islands == 2 and not progress.absent:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    config = config_with(exchange="average", steps=16 * 4 * 10**6, learners=4)
+    summary = train_islands(config, Islands("2..3", engine="ray", wait=5.0), tmp_path, show=show)[1]
+    assert summary["interrupted"]
+    assert sorted({*counts}) == [2, 3]
+    assert shoal.load(tmp_path).step == summary["steps"] == 16 * 4 * len(counts)
+    assert left_on_nodes() <= before
+
+
+def left_on_nodes():
+    """The folders of islands in the nodes' temporary folder."""
+    return {*Path(tempfile.gettempdir()).glob("shoal-island-*")}

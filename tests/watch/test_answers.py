@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shoal.cli.parse import parse_train
+from shoal.islands.attendance import Attendance, begin_meetings, extend_meetings
 from shoal.runs.config import from_settings, read_settings
 from shoal.runs.metrics import MetricsWriter
 from shoal.watch.answers import Answers
@@ -110,6 +111,20 @@ def test_teams(ask, tmp_path):
         "episode return of agent 0",
         *(f"{what} of team {team}" for what in ("episode return", "share of wins") for team in range(2)),
     }
+
+
+def test_who_is_absent_from_the_meetings_of_islands(ask, tmp_path):
+    folder = write_run(tmp_path / "run", learners=4, exchange="average")
+    page = lambda: ask(f"/api/runs/{ask.id('run')}")[1]
+    assert page()["meeting"] is None
+    begin_meetings(folder, None)
+    extend_meetings(folder, 7, 1024, 2.5, 4, Attendance({}, 0.1, 0.1, {}, {}))
+    assert page()["notes"] == []
+    lost = {1: "lost: its process ended (SIGKILL)", 3: "late"}
+    extend_meetings(folder, 1008, 2048, 2.5, 2, Attendance(lost, 0.1, 0.1, {}, {}))
+    absent = "1 lost: its process ended (SIGKILL); 3 late"
+    assert page()["meeting"] == {"round": 1008, "came": 2, "absent": absent}
+    assert page()["notes"] == [f"absent from meeting 1,008: island {absent}"]
 
 
 def test_long_settings_are_short_in_the_list(ask, tmp_path):

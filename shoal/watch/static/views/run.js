@@ -12,6 +12,10 @@ import { togetherCards } from "./together.js";
 const OPEN = ["Score", "Losses", "Teams and agents", "Learning together", "Evaluation"];
 const LISTED = 10;
 
+function attendance({ meeting, learners }) {
+  return meeting ? `${whole(meeting.came)} of ${whole(learners)} learners, meeting ${whole(meeting.round)}` : "";
+}
+
 export function runView(root, id) {
   const state = h("span", { class: "state" });
   const title = h("h1");
@@ -61,6 +65,7 @@ export function runView(root, id) {
       ...(data.learners > 1 ? fact("best return", score(data.best)) : []),
       ...fact(data.learners > 1 ? "steps/s of all" : "steps/s", number(data.speed, 3)),
       ...fact("learners", data.learners > 1 ? whole(data.learners) : ""),
+      ...fact("last meeting", attendance(data)),
       ...fact("environment", data.env),
       ...fact("algorithm", data.algo),
     );
