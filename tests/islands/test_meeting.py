@@ -94,7 +94,7 @@ def a_third_lies():
     """What three islands of three learners send to their first meeting; the last one lies."""
     *honest, liar = [
         island.train()
-        for island in begin(config_with(learners=9, exchange="average", local_updates=16), 3)[1]
+        for island in begin(config_with(learners=9, exchange="average", local_updates=12), 3)[1]
     ]
     false = {name: -100 * x for name, x in liar.arrays.items() if name.startswith("params")}
     return [*honest, changed(liar, **false)]
@@ -111,11 +111,11 @@ def apart(rows):
     "rule", ["median", "trimmed-mean", "krum", "multi-krum", "geometric-median", "average"]
 )
 def test_a_third_of_the_islands_lies(rule):
-    meeting = Meeting(make_plan(config_with(learners=9, exchange=rule, local_updates=16)), "run")
+    meeting = Meeting(make_plan(config_with(learners=9, exchange=rule, local_updates=12)), "run")
     held = meeting.meet(a_third_lies())
     assert not held.left_out
     found, honest = apart(matrix_of(held.answers[0].arrays))
-    assert (found.max() > honest.max()) == (rule == "average")
+    assert found.max() > 10 * honest.max() if rule == "average" else found.max() <= honest.max()
 
 
 def test_an_island_that_was_late_goes_on_from_its_own_work():
