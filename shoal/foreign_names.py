@@ -20,6 +20,7 @@ CALLED = {
     "rollout_length": "num_steps",
     "train_freq": "num_steps",
     "n_stack": "frame_stack",
+    "env_kwargs": "env_options",
     "lr": "learning_rate",
     "discount": "gamma",
     "n_minibatches": "num_minibatches",
@@ -86,6 +87,7 @@ _WORKERS = (
 )
 _REPORTS = "{reports} says how many times a run reports"
 _QUIET = "a terminal shows a progress bar, elsewhere there is a line now and then"
+_CALLBACK = "training is a loop, whose body does what callbacks do: for report in shoal.train('CartPole-v1')"
 _POLICY = "the network follows from the observations; {hidden}, {activation} and {memory} describe it"
 
 INSTEAD = {
@@ -134,6 +136,8 @@ INSTEAD = {
     "verbose": _QUIET,
     "quiet": _QUIET,
     "progress_bar": _QUIET,
+    "callback": _CALLBACK,
+    "callbacks": _CALLBACK,
     "policy": _POLICY,
     "policy_kwargs": _POLICY,
 }

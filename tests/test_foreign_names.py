@@ -16,7 +16,7 @@ TRIED = """
 total-timesteps lr n-envs n-steps batch-size n-epochs num-epochs epochs env-id wandb cuda device
 capture-video save-model exp-name total-steps max-steps num-workers gae lam entropy-coef vf clip-range
 clip-eps target-network-frequency learning-starts buffer hidden-size layers render verbose log-dir
-tensorboard-log resume checkpoint load
+tensorboard-log resume checkpoint load env-kwargs callback
 """
 FLAGS = {algo: all_flags(algo) for algo in ALGORITHMS}
 FOLDERS = {"out", "name"}

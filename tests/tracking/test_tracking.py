@@ -225,6 +225,8 @@ def test_trackers_are_checked_before_anything_else(monkeypatch):
         read_trackers("mlflow,wandb")
     with pytest.raises(ShoalError, match="no tracker is called 'tensorboard'; choose from wandb"):
         read_trackers("tensorboard")
+    with pytest.raises(ShoalError, match="track names trackers, wandb, mlflow, trackio, not True"):
+        read_trackers(True)  # type: ignore[arg-type]
 
 
 def test_the_files_of_a_tracker_are_no_package(tmp_path, monkeypatch):

@@ -28,6 +28,8 @@ def read_trackers(given: str | Sequence[str] | None) -> tuple[str, ...]:
     ((), ())
     """
     words = [given] if isinstance(given, str) else given or ()
+    if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+        raise ShoalError(f"track names trackers, {', '.join(TRACKERS)}, not {given!r}")
     names = tuple(dict.fromkeys(name for word in words for name in word.split(",") if name))
     for name in names:
         if name not in TRACKERS:
