@@ -163,7 +163,7 @@ def refuse_unknown(arguments: list[str], flags: dict[str, Flag], algo: str) -> N
     names = {*flags, *(short for short, long in SHORT_NAMES.items() if long in flags)}
     switches = [name for name in names if flags[long_name(name, flags)].type is bool]
     names |= {re.sub(r"([^.]+)$", r"no_\1", name) for name in switches}
-    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+    for argument, following in zip(arguments, [*arguments, "--"][1:], strict=True):
         if not argument.startswith("--"):
             continue
         name = argument[2:].partition("=")[0].replace("-", "_")

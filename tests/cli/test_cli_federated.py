@@ -146,7 +146,16 @@ exchange:
 """
 
 
-def test_a_file_may_list_several_exchanges(capsys):
+def test_a_file_may_list_several_exchanges():
+    Path("c.yaml").write_text(SEVERAL)
+    config, _ = parse_train(["--config", "c.yaml"])
+    assert [one.exchange for one in config.exchanges] == ["neighbours", "average"]
+    assert config.exchanges[0].comm_matrix == MATRIX
+    assert [str(part) for part in config.exchanges[1].parts] == ["actor", "critic"]
+
+
+@pytest.mark.slow
+def test_several_exchanges_of_a_file_train_and_are_kept_with_the_run(capsys):
     Path("c.yaml").write_text(SEVERAL)
     assert shoal("train", "--config", "c.yaml") == 0
     (folder,) = Path("runs").glob("jax-CartPole-v1__ppo__s1__L4__neighbours-k1__comm_matrix-*__average-k2__*")
@@ -264,7 +273,7 @@ def test_a_setting_that_does_nothing_is_a_warning(capsys):
 
 def test_a_matrix_without_its_file(capsys):
     assert shoal("train", CARTPOLE, "--exchange", "neighbours", "--comm-matrix") == 2
-    assert "'--comm-matrix'. Expected 1 values" in capsys.readouterr().err
+    assert "shoal: --comm-matrix needs a value: A graph of your own" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("default:learning_rate")
