@@ -27,9 +27,17 @@ cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoa
 jax.config.update("jax_compilation_cache_dir", str(cache))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+jax.config.update("jax_traceback_in_locations_limit", 0)  # writing them takes a twentieth of compiling
 
 MANY_MAPS = 40_000
 """A process may have 65,530 pieces of memory on Linux; XLA aborts when programs have taken the last."""
+
+
+def pytest_collection_finish():
+    """Garbage is collected less often: tracing makes so many objects that it takes a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 50)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -89,7 +97,9 @@ def compilations():
 def programs_are_kept():
     """A run that is opened again, here or in another test, has the programs it was first compiled to.
 
-    Only where its settings say all of it: an environment of ours, and no parts of one's own. Tests that call
+    So have runs of another length and in other worlds, and those that do not exchange of another seed: these
+    are data of a program (tests/training/test_one_program.py). Only where the settings say the rest: an
+    environment of ours, or the same recipe of one in JAX, and no parts of one's own. Tests that call
     `make_trainer` themselves make their own.
     """
     from shoal.envs.classic import BUILTIN
@@ -98,13 +108,21 @@ def programs_are_kept():
     original, kept = program.make_trainer, {}
 
     def make_trainer(config, *, recipe=None, mesh=None, start=0, **parts):
-        if parts or config.env.removeprefix("jax:") not in BUILTIN:
+        ours = config.env.removeprefix("jax:") in BUILTIN
+        if parts or not (ours or (recipe is not None and recipe.spec.backend == "jax")):
             return original(config, recipe=recipe, mesh=mesh, start=start, **parts)
-        key = (repr(replace(config, reports=1)), repr(mesh), os.environ["XLA_FLAGS"])
+        config.check()
+        seed = config.seed if config.exchanges else 0  # graphs may be drawn by it
+        data = {"reports": 1, "steps": 1, "anneal_to": None, "env_params": None, "env_spread": 0.0}
+        same = replace(config, env=config.env.removeprefix("jax:"), seed=seed, **data)
+        key = (repr(same), repr(mesh), os.environ["XLA_FLAGS"])
+        key += () if ours else (id(recipe),)
         if key not in kept:
-            kept[key] = original(config, recipe=recipe, mesh=mesh)
-        made = kept[key]
-        return made._replace(parts=made.parts._replace(config=config))
+            kept[key] = recipe, original(config, recipe=recipe, mesh=mesh)
+            others = [key for key in kept if len(key) == 4]  # most recipes are never seen again
+            if len(others) > 8:
+                del kept[others[0]]
+        return program.for_learners(kept[key][1], config)
 
     with pytest.MonkeyPatch.context() as patch:
         for name, module in list(sys.modules.items()):

@@ -9,8 +9,7 @@ import numpy as np
 
 from shoal.distributed.mesh import BY_LEARNER, group_size
 from shoal.distributed.processes import fetch, put
-from shoal.exchanges.soundness import is_sound
-from shoal.islands.meeting import METRICS
+from shoal.islands.meeting import METRICS, sound_rows
 from shoal.islands.messages import Message
 from shoal.islands.peers import state_for
 from shoal.islands.plan import config_of, make_plan, named_models, with_models
@@ -109,7 +108,7 @@ class Island:
         state, spec = self.state, self.trainer.parts.recipe.spec
         arrays = named_models(fetch(state.cohort._replace(private=())), self.plan.sent)
         scores = current_scores(spec, state.envs.episodes, jax.numpy.asarray(progress.valid_steps))
-        said = scores._asdict() | {"sound": is_sound(state.cohort)}
+        said = scores._asdict() | {"sound": sound_rows(state.cohort)}
         said.pop("present")
         arrays |= {f"scores/{name}": np.asarray(x) for name, x in said.items()}
         arrays |= {METRICS + name: np.asarray(x, np.float32) for name, x in self._metrics(progress).items()}

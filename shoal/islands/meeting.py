@@ -28,6 +28,8 @@ METRICS = "metrics/"
 """The beginning of the names of the numbers that are only reported."""
 MOST_METRICS = 1000
 """A message with more of them is refused."""
+sound_rows = jax.jit(is_sound)
+"""One program; outside of one, each of its operations would be a program of its own."""
 
 
 class MeetingState(NamedTuple):
@@ -124,7 +126,7 @@ class Meeting:
         self.state = MeetingState(mixed, exchange, Scores(**scores), state.key, iteration, seen)
         self.round = round
         answers = [self.answer(message.island, message.members) for message in came]
-        sound = np.asarray(is_sound(mixed))
+        sound = np.asarray(sound_rows(mixed))
         return Held(answers, left_out, reported | jax.device_get(metrics), there, present & sound)
 
     def admit(self, messages: Sequence[Message], round: int) -> tuple[list[Message], dict[int, str]]:

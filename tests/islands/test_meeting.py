@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from crowds import begin, config_with, hold
 
-from shoal.exchanges.soundness import is_sound
 from shoal.islands.changes import matrix_of
-from shoal.islands.meeting import Meeting
+from shoal.islands.meeting import Meeting, sound_rows
 from shoal.islands.plan import make_plan
 
 CONFIG = config_with(exchange="average", steps=16 * 12)
@@ -86,7 +85,7 @@ def test_learners_whose_numbers_are_not_finite_do_not_spoil_the_others(meeting):
     spoiled[1] = np.nan
     held = meeting.meet([first, changed(second, **{name: spoiled})])
     assert held.present.tolist() == [True] * 5 + [False] + [True] * 2
-    assert np.asarray(is_sound(meeting.state.models)).tolist() == held.present.tolist()
+    assert np.asarray(sound_rows(meeting.state.models)).tolist() == held.present.tolist()
 
 
 @cache
