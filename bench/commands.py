@@ -3,6 +3,7 @@
 python bench/commands.py              everything: a line for each, with seconds
 python bench/commands.py --only commands      or python, or examples
 python bench/commands.py --page docs/how-to/teams.md
+python bench/commands.py --only commands --covering      commands that use what no other does, as the tests do
 
 Each page has an empty folder. Runs that a command takes for granted are trained as the page that trains them
 says. The same command on several pages trains once: the others get a copy of its run. Training is a rollout
@@ -12,6 +13,7 @@ machine that is not here is shown as such.
 
 import argparse
 import contextlib
+import gc
 import hashlib
 import io
 import os
@@ -75,8 +77,12 @@ NOT_INSTALLED = re.compile(r" needs ([^:]*): (?:pip|apt-get) install")
 
 SHARED = "SHOAL_BENCH_SHARED"
 """The environment's variable for the folder of trained runs."""
+COVERING = "SHOAL_BENCH_COVERING"
+"""The environment's variable that is there where not every command is run."""
 FIRST_RUN = "runs/CartPole-v1__ppo__s1"
 """What the newest run is, and what a pattern finds, where a page trains none."""
+NAMING = ("--out", "--name", "--note", "--metric")
+"""Flags whose words are names."""
 NEED_A_RUN = ("eval", "play", "plot", "export", "compare")
 
 
@@ -109,6 +115,54 @@ def lines(page: str) -> list[list[str]]:
 def commands(page: str) -> list[list[str]]:
     """The arguments of every `shoal` on a page."""
     return [line[line.index("shoal") + 1 :] for line in lines(page)]
+
+
+def is_number(word: str) -> bool:
+    """Whether a word is a number such as 1e-3 or 100_000."""
+    with contextlib.suppress(ValueError):
+        float(word)
+        return True
+    return False
+
+
+def uses(line: list[str]) -> set[tuple[str, str]]:
+    """What a line tries: programs before `shoal`, flags, environments, choices; not numbers, names, files."""
+    command, *arguments = line[line.index("shoal") + 1 :]
+    found, flag = {(word, "") for word in line[: line.index("shoal")]} | {(command, "")}, ""
+    for word in arguments:
+        if word.startswith("--"):
+            flag, _, word = word.partition("=")
+            found.add((command, flag))
+        if word and flag not in NAMING and not is_number(word) and "/" not in word.removeprefix("shoal/"):
+            found.add((command, flag if command != "train" else word))
+    return found
+
+
+def covering(pages: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Pages and lines: of all lines those that use something no other does, the richest first.
+
+    One that takes a run without naming its folder brings along what trains before it on its page.
+    """
+    left = [(page, line, uses(line)) for page in pages for line in lines(page)]
+    chosen, known = [], set()
+    while left:
+        page, line, used = max(left, key=lambda one: len(one[2] - known))
+        if not used - known:
+            break
+        chosen.append((page, line))
+        known |= used
+        if takes_newest(line):
+            before = lines(page)[: lines(page).index(line)]
+            chosen += [(page, other) for other in before if "train" in other]
+    return chosen
+
+
+def wanted_lines(page: str) -> list[list[str]]:
+    """The lines of a page that are run, in its order."""
+    if COVERING not in os.environ:
+        return lines(page)
+    chosen = [line for other, line in covering(PAGES) if other == page]
+    return [line for line in lines(page) if line in chosen]
 
 
 def shortened(code: str) -> str:
@@ -150,7 +204,7 @@ def _outcomes(page: str, kinds: Iterable[str]) -> Iterator[Outcome]:
         return
     if "commands" in kinds:
         newest = "ok"  # the state of the command that would have trained the newest run
-        for line in lines(page):
+        for line in wanted_lines(page):
             untrained = newest not in ("ok", "failed") and takes_newest(line)
             outcome = Outcome(page, shlex.join(line), 0.0, newest) if untrained else run_line(page, line)
             newest = outcome.state if "train" in line else newest
@@ -333,6 +387,7 @@ def set_up() -> None:
 
     jax.config.update("jax_num_cpu_devices", 2)
     jax.devices()  # from now on no run changes their number
+    gc.set_threshold(200_000, 20, 50)  # collecting it takes a tenth of the time of tracing
 
 
 def main() -> int:
@@ -340,7 +395,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=KINDS)
     parser.add_argument("--page", help="one page, or one example")
+    parser.add_argument("--covering", action="store_true", help="commands that use what no other one does")
     options = parser.parse_args()
+    if options.covering:
+        os.environ[COVERING] = "1"
     kinds = [options.only] if options.only else KINDS
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal" / "tests"

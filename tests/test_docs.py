@@ -13,7 +13,7 @@ import pytest
 import tyro
 
 import shoal
-from bench.commands import PAGES, ROOT, blocks, commands, run_blocks
+from bench.commands import PAGES, ROOT, blocks, commands, covering, lines, run_blocks, uses
 from shoal.cli.check import Check
 from shoal.cli.compare import Compare
 from shoal.cli.envs import Envs
@@ -113,10 +113,23 @@ def test_run_folders_are_named_as_their_page_says():
         assert folder_of([*env, *arguments.split()]) == folder
 
 
+def test_chosen_commands_cover_all():
+    chosen = covering(PAGES)
+    used = lambda found: set().union(*(uses(line) for _, line in found))
+    every = [(page, line) for page in PAGES for line in lines(page)]
+    assert used(chosen) == used(every)
+    assert len(chosen) < len(every) * 2 / 3
+    needed = ("docs/how-to/compare.md", ["shoal", "train", "CartPole-v1", "--seeds", "8", "--name", "old"])
+    assert needed in chosen, "shoal compare old new takes this one's run"
+
+
 @pytest.mark.slow
-def test_every_command_works_as_written():
-    """Some need what is not installed here."""
-    script = [sys.executable, "bench/commands.py", "--only", "commands"]
+def test_commands_work_as_written():
+    """Those that use a flag, an environment or a choice that no other does; without --covering it runs all.
+
+    Some need what is not installed here.
+    """
+    script = [sys.executable, "bench/commands.py", "--only", "commands", "--covering"]
     done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
