@@ -54,7 +54,7 @@ wheel:
 	rm -rf dist .venv-wheel
 	$(PYTHON) -m venv .venv-wheel
 	"$(WHEEL)" -m pip wheel --quiet --no-deps --wheel-dir dist .
-	"$(WHEEL)" -m pip install --quiet dist/shoal-*.whl
+	"$(WHEEL)" -m pip install --quiet --no-compile dist/shoal-*.whl
 	cd dist && "$(WHEEL)" -I -m shoal.cli train CartPole-v1 --steps 20000 --out run
 	cd dist && "$(WHEEL)" -I -m shoal.cli eval run --episodes 10 --checkpoint best
 	rm -rf dist/run .venv-wheel

@@ -74,10 +74,10 @@ class Report(NamedTuple):
     """The state of training.
 
     >>> import shoal
-    >>> config = shoal.TrainConfig("CartPole-v1", steps=1024, learners=2, seed=1, reports=2)
+    >>> config = shoal.preset("CartPole-v1", steps=2048, learners=2, reports=2)
     >>> report = next(shoal.train(config))
     >>> report.step, report.metrics["return_mean"].shape, report.state.cohort.hypers.learning_rate.shape
-    (512, (2,), (2,))
+    (1024, (2,), (2,))
     """
 
     iteration: int
@@ -120,11 +120,11 @@ def train(config: TrainConfig, **parts) -> Iterator[Report]:
     `parts` go to `make_trainer`: an environment, learner, network or exchange of your own, a mesh.
 
     >>> import shoal
-    >>> config = shoal.TrainConfig("CartPole-v1", steps=1024, learners=2, seed=1, reports=2)
+    >>> config = shoal.preset("CartPole-v1", steps=2048, learners=2, reports=2)
     >>> for report in shoal.train(config):
     ...     print(report.step, report.metrics["return_mean"].shape)
-    512 (2,)
     1024 (2,)
+    2048 (2,)
     """
     trainer = make_trainer(config, **parts)
     return (report for report in progress_reports(trainer, trainer.init()) if report.due)

@@ -68,9 +68,10 @@ def last_words(process):
         process.kill()
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.5])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_start_is_interrupted(tmp_path, moment, number):
+@pytest.mark.parametrize(
+    ("number", "moment"), [(signal.SIGINT, 0.0), (signal.SIGINT, 0.5), (signal.SIGTERM, 0.5)]
+)
+def test_a_start_is_interrupted(tmp_path, number, moment):
     process = start(tmp_path, TRAIN)
     time.sleep(moment)
     assert interrupt(process, number) == "shoal: interrupted\n"
@@ -88,9 +89,14 @@ def test_compiling_is_interrupted(tmp_path, numbers):
     assert not list(tmp_path.rglob(".tmp-*"))
 
 
-@pytest.mark.parametrize("moment", [0.5, 3.0])
 @pytest.mark.parametrize(
-    "arguments", [["eval", "run", "--episodes", "2000"], ["play", "run", "--gif", "a.gif"], ["plot", "run"]]
+    ("arguments", "moment"),
+    [
+        (["eval", "run", "--episodes", "2000"], 0.5),
+        (["eval", "run", "--episodes", "2000"], 3.0),
+        (["play", "run", "--gif", "a.gif"], 3.0),
+        (["plot", "run"], 3.0),
+    ],
 )
 def test_what_is_done_with_a_run_is_interrupted_and_leaves_no_half_files(trained, arguments, moment):
     process = start(trained, arguments)

@@ -18,6 +18,7 @@ from shoal.distributed.mesh import (
     read_shape,
     to_device_order,
 )
+from shoal.envs.registry import make
 from shoal.errors import ShoalError
 from shoal.exchanges.config import ExchangeConfig
 from shoal.learners import minibatches
@@ -25,8 +26,10 @@ from shoal.learners.minibatches import Strata, stratify
 from shoal.learners.ppo import PPOConfig
 from shoal.learners.td3 import TD3Config
 from shoal.settings import with_settings
+from shoal.training import program
 from shoal.training.config import TrainConfig
 from shoal.training.loop import progress_reports, train
+from shoal.training.parts import mesh_for
 from shoal.training.profile import Profile
 from shoal.training.program import make_trainer
 
@@ -55,7 +58,9 @@ def assert_close(a, b, rtol=1e-4, atol=1e-5):
 
 @cache
 def trainer_on(mesh, run):
-    trainer = make_trainer(RUNS[run], mesh=mesh)
+    """The one that runs in folders take, too."""
+    config = RUNS[run]
+    trainer = program.make_trainer(config, mesh=mesh_for(config, make(config.env).spec, mesh))
     assert trainer.parts.mesh.devices.shape == read_shape(mesh)
     return trainer
 
@@ -234,7 +239,7 @@ def test_a_run_goes_on_on_other_devices(go_on, tmp_path, run, before, after):
 
 
 def test_a_profile_times_the_parts_and_changes_nothing():
-    trainer, profile = make_trainer(CONFIG), Profile()
+    trainer, profile = trainer_on("2x1", "alone"), Profile()
     reports = list(progress_reports(trainer, trainer.init(), profile))
     expected, _ = advanced("2x1", 6)
     assert_close(reports[-1].state.cohort.params, expected.cohort.params)

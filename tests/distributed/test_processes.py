@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from shoal.cli.main import main
 from shoal.distributed.launch import _own_gpus as own_gpus
 from shoal.distributed.launch import launch
 from shoal.runs.metrics import read_metrics
@@ -242,10 +243,10 @@ def test_a_mistake_is_told_once(tmp_path):
     "flags",
     [["--rank", "1"], ["--coordinator", "localhost:1234"], ["--processes", "0"]],
 )
-def test_processes_started_by_hand_need_all_three(tmp_path, flags):
-    status, said = ended(shoal("train", "CartPole-v1", *flags, "--out", tmp_path))
-    assert status == 2
-    assert "processes" in said
+def test_processes_started_by_hand_need_all_three(tmp_path, flags, capsys):
+    assert main(["train", "CartPole-v1", *flags, "--out", str(tmp_path / "run")]) == 2
+    assert "processes" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 HOSTS = """

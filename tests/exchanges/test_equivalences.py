@@ -247,7 +247,8 @@ def test_meeting_compiles_nothing_and_many_iterations_are_as_many_one_by_one(nam
     assert bits(progress.metrics) == bits(whole_pulse.metrics)
 
 
-@every_federation
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEDERATIONS)
 def test_a_federation_on_two_devices_is_the_one_on_one(name):
     """Its state but for the neighbours' policies, which are laid out by device."""
     (two, progress), (one, one_pulse) = advanced(name, 2), advanced(name, 1)

@@ -3,9 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
 
-from shoal.distributed.mesh import BY_LEARNER, REPLICATED
 from shoal.exchanges.config import ExchangeConfig, ExchangeContext
 from shoal.exchanges.exploration import read_priors
 from shoal.exchanges.registry import make_exchange, penalises
@@ -39,7 +37,7 @@ def test_what_an_exchange_keeps_has_nothing_of_the_lost(name):
     ]
     assert bits(picked(after[0][1:], OTHERS)) == bits(picked(after[1][1:], OTHERS))
     if any(map(penalises, suite.CASES[name][0])):
-        advise = jax.jit(exchange.add_peer_targets)
+        advise = suite.advise(exchange)
         mine = lambda state: jax.tree.map(lambda x: x[: len(x) // 2], state.per_learner)
         advice = [
             jax.device_get(advise(ExchangeState(mine(one[0]), one[0].shared), suite.rollout_of(3)))
@@ -52,12 +50,9 @@ def test_what_an_exchange_keeps_has_nothing_of_the_lost(name):
 @pytest.mark.parametrize("name", suite.cases(suite.CASES, suite.QUICK_DIVIDED))
 def test_two_devices_leave_them_out_too(name):
     exchange, state, cohort = suite.case(name)
-    divided, whole = NamedSharding(MESH, BY_LEARNER), NamedSharding(MESH, REPLICATED)
-    spread = lambda tree, where=divided: jax.tree.map(lambda x: jax.device_put(x, where), tree)
-    state = ExchangeState(spread(state.per_learner), spread(state.shared, whole))
-    apply = jax.jit(exchange.apply, out_shardings=(ExchangeState(divided, whole), divided, divided))
-    found = apply(KEY, state, spread(lost(cohort)), spread(scores()))
-    expected = apply(KEY, state, spread(cohort), spread(ABSENT))
+    apply, state = suite.divided(exchange), suite.spread(state)
+    found = apply(KEY, state, suite.spread(lost(cohort)), suite.spread(scores()))
+    expected = apply(KEY, state, suite.spread(cohort), suite.spread(ABSENT))
     assert bits(picked(found[1:], OTHERS)) == bits(picked(expected[1:], OTHERS))
     assert bits(picked(found[1], ~OTHERS)) == bits(picked(lost(cohort), ~OTHERS))
 

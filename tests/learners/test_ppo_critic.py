@@ -17,6 +17,8 @@ from shoal.training.loop import train
 from tests.learners.lab import KEY, PLAIN, SPECS, lab
 
 RATE = PLAIN.learning_rate
+SIX = with_settings(PLAIN, num_minibatches=1, **{"value.epochs": 6})
+"""Twice as many epochs for the critic."""
 jax.devices()  # two of them, before a trainer divides the cores its own way
 
 
@@ -33,6 +35,11 @@ def moved(params, part):
     return own(params) - own(start)
 
 
+def with_rate(state, rate):
+    """The same learner with another learning rate of its critic."""
+    return state._replace(hypers=state.hypers._replace(critic_learning_rate=np.float32(rate)))
+
+
 @pytest.mark.parametrize("critic", [{"learning_rate": RATE}, {"epochs": PLAIN.update_epochs}])
 def test_the_policys_own_numbers_for_the_critic_change_nothing(critic):
     """Two Adams over different parameters are one, and the bound is on the norm of both gradients."""
@@ -44,10 +51,9 @@ def test_the_policys_own_numbers_for_the_critic_change_nothing(critic):
 def test_a_step_is_as_long_as_the_rate_of_its_part():
     """Adam's first step: the critic's is three times as long, the policy's is what it was."""
     once = replace(PLAIN, num_minibatches=1, update_epochs=1)
-    steps = {}
+    here, steps = lab(with_settings(once, **{"value.learning_rate": RATE}), "discrete"), {}
     for rate in (RATE, 3 * RATE):
-        here = lab(with_settings(once, **{"value.learning_rate": rate}), "discrete")
-        after = here.update(KEY, here.state, lab(PLAIN, "discrete").rollout)[0]
+        after = here.update(KEY, with_rate(here.state, rate), lab(PLAIN, "discrete").rollout)[0]
         steps[rate] = {part: moved(jax.device_get(after.params), part) for part in ("actor", "critic")}
     np.testing.assert_array_equal(steps[3 * RATE]["actor"], steps[RATE]["actor"])
     np.testing.assert_allclose(steps[3 * RATE]["critic"], 3 * steps[RATE]["critic"], rtol=1e-2, atol=1e-6)
@@ -62,14 +68,14 @@ def test_more_epochs_change_the_critic_alone():
 @pytest.mark.parametrize("recalculate", [False, True])
 def test_the_epochs_beyond_by_hand(recalculate):
     """Gradient after gradient of the value's loss, the targets asked again where they are recalculated."""
-    config = with_settings(PLAIN, num_minibatches=1, **{"value.epochs": 6, "value.recalculate": recalculate})
+    config = with_settings(SIX, **{"value.recalculate": recalculate})
     here = lab(config, "discrete")
     found = here.update(KEY, here.state, lab(PLAIN, "discrete").rollout)[0]
     three = lab(with_settings(config, **{"value.epochs": 3}), "discrete")
     state = three.update(KEY, here.state, lab(PLAIN, "discrete").rollout)[0]
     rollout, before = lab(PLAIN, "discrete").rollout, here.state
     setup = here.setup
-    now = ppo.apply_schedules(config.plan, before.hypers, jnp.int32(0), setup.num_updates)
+    now = ppo.apply_schedules(setup.config.plan, before.hypers, jnp.int32(0), setup.num_updates)
 
     @jax.jit
     def step(params, opt_state):
@@ -95,17 +101,17 @@ def test_the_epochs_beyond_by_hand(recalculate):
 
 
 def test_the_policys_adam_does_not_count_the_critics_steps():
-    here = lab(with_settings(PLAIN, **{"value.epochs": 5}), "discrete")
+    here = lab(SIX, "discrete")
     after = here.update(KEY, here.state, lab(PLAIN, "discrete").rollout)[0]
     counts = (after.opt_state.policy.count, after.opt_state.critic.count)
-    assert counts == (3 * PLAIN.num_minibatches, 5 * PLAIN.num_minibatches)
+    assert counts == (SIX.update_epochs, 6) == (3, 6)
 
 
 def test_annealing_lets_both_rates_fall_and_both_are_told():
-    config = with_settings(PLAIN, **{"value.learning_rate": 0.01})
+    config = with_settings(PLAIN, **{"value.learning_rate": RATE})
     assert config.anneal_lr
     here = lab(config, "discrete")
-    state = here.state._replace(private=here.state.private._replace(num_updates=np.int32(5)))
+    state = with_rate(here.state, 0.01)._replace(private=here.state.private._replace(num_updates=np.int32(5)))
     _, metrics = here.update(KEY, state, lab(PLAIN, "discrete").rollout)  # the sixth of ten
     found = [metrics["learning_rate"], metrics["critic_learning_rate"]]
     np.testing.assert_allclose(found, [RATE / 2, 0.005], rtol=1e-6)

@@ -54,6 +54,8 @@ DQN = TrainConfig(
 )
 SAC = replace(TD3, algo=with_settings(SACConfig(), **SMALL, exploration="ou", gradient_steps=3))
 RUNS = {"td3": TD3, "dqn": DQN}
+SLOW_TD3 = [pytest.param("td3", marks=pytest.mark.slow), "dqn"]
+"""Its programs take long to compile; quick ones of the others try the same."""
 NORMED = {
     name: replace(run, algo=replace(run.algo, norm_obs=True)) for name, run in (RUNS | {"sac": SAC}).items()
 }
@@ -79,13 +81,13 @@ def advanced(name):
     return (begun, *trainer.advance(begun, jnp.int32(16)))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", SLOW_TD3)
 def test_a_member_is_its_solo_run_bit_for_bit(name):
     """One of two on two devices, and the same alone; it has learned by then, and its ring has gone round."""
     begun, cohort, progress = advanced(name)
     trainer = make_trainer(replace(RUNS[name], learners=1, first_member=1))
     alone, solo_pulse = trainer.advance(trainer.init(), jnp.int32(16))
-    second = lambda tree: jax.tree.map(lambda x: x[1:], tree)
+    second = lambda tree: jax.tree.map(lambda x: x[1:], jax.device_get(tree))
     assert bits(second(cohort.cohort)) == bits(alone.cohort)
     assert bits(second(progress.metrics)) == bits(solo_pulse.metrics)
     assert bits(cohort.cohort.params) != bits(begun.cohort.params)
@@ -105,7 +107,7 @@ def test_four_members_are_the_runs_of_two(name):
     jax.tree.map(close, pair, two.cohort)
 
 
-@pytest.mark.parametrize("name", NORMED)
+@pytest.mark.parametrize("name", [*SLOW_TD3, "sac"])
 @pytest.mark.parametrize("until", [16, 72])
 def test_stopped_and_resumed_a_run_ends_as_if_it_had_not_been(go_on, name, until, tmp_path, monkeypatch):
     """During the random steps, and after learning began: buffer, tail, noise and counts are saved."""
@@ -141,10 +143,10 @@ def test_a_finished_run_is_evaluated_greedily_in_other_environments(go_on, name,
     assert np.isfinite(once).all()
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", SLOW_TD3)
 def test_what_the_update_did_is_in_the_rows(name):
     """No updates before learning starts at 24, then as many per step as the settings say."""
-    reports = [*train(replace(RUNS[name], reports=16))]
+    reports = [*train(replace(NORMED[name], reports=16))]
     ratio = RUNS[name].algo.num_gradients / 8
     told = [report.metrics["updates_per_step"].tolist() for report in reports]
     assert told == [[0.0, 0.0]] * 2 + [[ratio, ratio]] * 14
@@ -243,6 +245,7 @@ PBT = TrainConfig(
 )
 
 
+@pytest.mark.slow
 def test_a_population_of_td3_copies_minds_and_never_memories(compilations):
     """Twice: the worst two get the best two's networks, moments and changed hypers, and keep their past."""
     trainer = make_trainer(PBT, recipe=from_jax(continuous_target()))

@@ -194,7 +194,7 @@ def test_sampled_actions_are_the_policy_s_own():
     assert np.any(drawn[0] != drawn[1])
     one = jax.tree.map(lambda x: x[:1], cohort)
     play = lambda **how: sum(step.reward for step in episode(recipe, learner, one, **how))
-    totals = {play(seed=seed, sampled=True) for seed in range(12)}
+    totals = {play(seed=seed, sampled=True) for seed in (0, 1)}
     assert {1.0, 2.0} <= totals
     assert play() == 0
 

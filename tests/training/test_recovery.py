@@ -47,6 +47,9 @@ def walk():
     return from_jax(JaxEnv(spec, reset, step, observe=lambda x, params: x))
 
 
+WALK = walk()
+
+
 @cache
 def trained(exchange="none", faults=(0.0, 0.0, 0.0), algo=PPO, iterations=6, **changes):
     """The reports of three learners' run."""
@@ -63,7 +66,7 @@ def trained(exchange="none", faults=(0.0, 0.0, 0.0), algo=PPO, iterations=6, **c
         exchanges=exchanges,
         **changes,
     )
-    return list(train(config, recipe=walk()))
+    return list(train(config, recipe=WALK))
 
 
 def params(report, learner):
@@ -81,7 +84,7 @@ def test_a_lost_learner_changes_no_bit_of_the_others():
     assert [params(lost, i) for i in (0, 2)] == [params(whole, i) for i in (0, 2)]
 
 
-@pytest.mark.parametrize("exchange", ["average", "gradients", "gossip"])
+@pytest.mark.parametrize("exchange", ["average", "gradients", pytest.param("gossip", marks=pytest.mark.slow)])
 def test_an_exchange_goes_on_without_it(exchange):
     reports = trained(exchange, faults=(0.0, 1.0, 0.0))
     assert [sound(report)[0] and sound(report)[2] for report in reports] == [True] * len(reports)
@@ -111,7 +114,7 @@ def test_a_population_replaces_those_it_loses():
     assert all(all(sound(report)) for report in reports[-20:])
 
 
-@pytest.mark.parametrize("algo", [PPO, TD3], ids=["ppo", "td3"])
+@pytest.mark.parametrize("algo", [PPO, pytest.param(TD3, marks=pytest.mark.slow)], ids=["ppo", "td3"])
 def test_a_learner_that_restarts_goes_on_from_before(algo):
     """Every tenth step is the last good one of its episode, in the second learner's world."""
     reports = trained(faults=(0.0, 0.1, 0.0), algo=algo, iterations=30, on_nan="restart")
