@@ -2,10 +2,13 @@
 
 python bench/islands.py cost [--engines local ray] [--repeats 30]
     seconds and bytes of a meeting by its parts, engine and size
+python bench/islands.py carried [--engines local ray] [--repeats 100]
+    milliseconds of a message to an island and back by engine and size
 python bench/islands.py faults [--engine local] [--islands 50] [--drivers 5] [--nodes 0] [--gap 4]
     a run whose islands, driver and nodes are killed at random moments, and which then ends
-python bench/islands.py learning [--seeds 5] [--minutes 1.0] [--islands 5]
-    64 CartPole learners, averaged: one of the islands dies every so many minutes, against none
+python bench/islands.py learning [--seeds 5] [--minutes 1.0 | --meetings 2] [--islands 5]
+    64 CartPole learners, averaged: one of the islands dies every so many minutes, against none;
+    with --meetings every so many meetings, the islands in one process, so that other work changes nothing
 """
 
 import argparse
@@ -18,11 +21,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +33,12 @@ import numpy as np
 import scipy.stats
 
 import shoal
+from shoal.islands.engine import Arrived, Lost, Order
 from shoal.islands.island import Island
+from shoal.islands.launch import train_islands
 from shoal.islands.meeting import Meeting
 from shoal.islands.messages import decode, encode
+from shoal.islands.options import Islands
 from shoal.islands.plan import divide, make_plan
 from shoal.islands.worker import read_frame, write_frame
 from shoal.runs.summary import read_summary
@@ -65,6 +71,9 @@ def main() -> None:
     one = kinds.add_parser("cost")
     one.add_argument("--engines", nargs="+", default=["local", "ray"])
     one.add_argument("--repeats", type=int, default=30)
+    four = kinds.add_parser("carried")
+    four.add_argument("--engines", nargs="+", default=["local", "ray"])
+    four.add_argument("--repeats", type=int, default=100)
     two = kinds.add_parser("faults")
     two.add_argument("--engine", default="local")
     for name, count in {"islands": 50, "drivers": 5, "nodes": 0}.items():
@@ -73,17 +82,20 @@ def main() -> None:
     three = kinds.add_parser("learning")
     three.add_argument("--seeds", type=int, default=5)
     three.add_argument("--minutes", type=float, default=1.0)
+    three.add_argument("--meetings", type=int)
     three.add_argument("--islands", default="5")
     three.add_argument("--steps", type=int, default=40_000)
     given = parser.parse_args()
     if given.kind == "cost":
         cost(given.engines, given.repeats)
+    elif given.kind == "carried":
+        carried(given.engines, given.repeats)
     elif given.kind == "faults":
         faults(
             given.engine, {"island": given.islands, "driver": given.drivers, "node": given.nodes}, given.gap
         )
     else:
-        learning(given.seeds, given.minutes, given.islands, given.steps)
+        learning(given.seeds, given.minutes, given.meetings, given.islands, given.steps)
 
 
 # What a meeting costs.
@@ -177,6 +189,17 @@ def exchange_alone(meeting: Meeting, repeats: int) -> float:
     return least(repeats, lambda: jax.block_until_ready(apply(*given)))
 
 
+def carried(engines: list[str], repeats: int) -> None:
+    """A table of milliseconds, the least of the repeats, for messages of a quarter of a meeting's bytes."""
+    print(f"| bytes | {' | '.join(f'by {engine}, ms' for engine in engines)} | load |")
+    print("|---" * (len(engines) + 2) + "|")
+    for size in (40_000, 150_000, 1_180_000, 8_520_000):
+        times = [1000 * ECHOES[engine](bytes(size), repeats) for engine in engines]
+        print(
+            f"| {size:,} | {' | '.join(f'{x:.2f}' for x in times)} | {os.getloadavg()[0]:.0f} |", flush=True
+        )
+
+
 def least(
     repeats: int, function: Callable[[], object], clock: Callable[[], float] = time.process_time
 ) -> float:
@@ -211,7 +234,7 @@ def echo_of_process(data: bytes, repeats: int) -> float:
 
 def echo_of_ray(data: bytes, repeats: int) -> float:
     """Seconds of bytes to an actor and back."""
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     import ray
 
     if not ray.is_initialized():
@@ -401,7 +424,7 @@ def wait_for(there: Callable[[], bool], seconds: float = 1200) -> None:
 # What is learned meanwhile.
 
 
-def learning(seeds: int, minutes: float, islands: str, steps: int) -> None:
+def learning(seeds: int, minutes: float, every: int | None, islands: str, steps: int) -> None:
     """Returns of runs in which one island after another dies, against runs without, on the same seeds."""
     names = ["return on the way", "return at the end", "greedy return of the mean"]
     print(f"| seed | islands killed | absences | meetings | seconds | load | {' | '.join(names)} |")
@@ -411,7 +434,10 @@ def learning(seeds: int, minutes: float, islands: str, steps: int) -> None:
         for dying in (False, True):
             with tempfile.TemporaryDirectory() as place:
                 folder = Path(place) / "run"
-                killed = train_dying(folder, seed, 60 * minutes if dying else np.inf, islands, steps)
+                if every is not None:
+                    killed = train_in_process(folder, seed, every if dying else 10**9, islands, steps)
+                else:
+                    killed = train_dying(folder, seed, 60 * minutes if dying else np.inf, islands, steps)
                 summary, table = read_summary(folder), shoal.load(folder).metrics
                 score = shoal.load(folder).evaluate(episodes=100, learner="mean")[0].return_mean
             scores = [float(np.nanmean(table["return_mean"])), float(np.mean(summary["return_mean"])), score]
@@ -430,7 +456,7 @@ def learning(seeds: int, minutes: float, islands: str, steps: int) -> None:
 
 def train_dying(folder: Path, seed: int, seconds: float, islands: str, steps: int) -> int:
     """Train 64 learners; how many islands were killed, one every so many seconds."""
-    how = f"--learners 64 --islands {islands} --exchange average --local-updates 4 --reports 20".split()
+    how = f"--learners 64 --islands {islands} --exchange average --local-updates 2 --reports 20".split()
     how += f"--seed {seed} --steps {steps} --wait 5 --out {folder}".split()
     driver = subprocess.Popen([*TRAIN, *how], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     killed, ended = [0], threading.Event()
@@ -440,6 +466,72 @@ def train_dying(folder: Path, seed: int, seconds: float, islands: str, steps: in
     driver.wait()
     ended.set()
     return killed[0]
+
+
+def train_in_process(folder: Path, seed: int, every: int, islands: str, steps: int) -> int:
+    """The same without processes; how many islands died, one at every so many meetings."""
+    config = shoal.preset(
+        "CartPole-v1", learners=64, exchange="average", local_updates=2, reports=20, seed=seed, steps=steps
+    )
+    engines = []
+
+    def make_engine(settings: str, place: Path, most: int) -> "OneProcess":
+        engines.append(OneProcess(config, place, most, every))
+        return engines[0]
+
+    train_islands(config, Islands(islands, wait=1e6), folder, make_engine=make_engine)
+    return len(engines[0].died)
+
+
+class OneProcess:
+    """An engine whose islands take turns; at every so many meetings one of them loses all but its files."""
+
+    trainers: ClassVar[dict[int, Any]] = {}  # by the number of learners, so that each is compiled once
+
+    def __init__(self, config: shoal.TrainConfig, folder: Path, most: int, every: int):
+        self.config, self.folder, self.most, self.every = config, folder, most, every
+        self.died: set[int] = set()  # the meetings at which one has
+        self.islands: dict[int, Island] = {}
+        self.orders: deque[tuple[int, Order]] = deque()
+
+    def start(self, island: int, members: tuple[int, ...]) -> None:
+        """An island as it begins."""
+        self.stop(island)
+        self.islands[island] = made = Island(self.config, island, members, self.folder, "1x1")
+        made.trainer = self.trainers.setdefault(len(members), made.trainer)
+
+    def send(self, island: int, order: Order) -> None:
+        """It waits for its turn."""
+        self.orders.append((island, order))
+
+    def events(self, seconds: float) -> list[Arrived | Lost]:
+        """The next one's turn."""
+        number, order = self.orders.popleft()
+        worker = self.islands[number]
+        worker.take(decode(order.answer))
+        if order.save:
+            worker.save()
+        if not order.train:
+            return [Arrived(number, b"")]
+        round = worker.round + 1
+        victim = random.Random(f"{self.config.seed} {round}").randrange(self.most)
+        if round % self.every == 0 and round not in self.died and number == victim:
+            self.died.add(round)
+            return [Lost(number, "it died")]
+        return [Arrived(number, encode(worker.train()))]
+
+    def room(self) -> int:
+        """As many as are asked for."""
+        return self.most
+
+    def stop(self, island: int) -> None:
+        """End an island."""
+        self.islands.pop(island, None)
+        self.orders = deque(one for one in self.orders if one[0] != island)
+
+    def close(self) -> None:
+        """End all of them."""
+        self.islands = {}
 
 
 def reap(
