@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.envs.adapters.host import EnvironmentCrashed, raise_crash
 from shoal.envs.adapters.suite import UnknownOptions
 from shoal.envs.classic import CARTPOLE
 from shoal.envs.registry import env_name
@@ -111,6 +112,18 @@ def test_names_are_import_paths_where_there_is_one(monkeypatch):
     assert import_path(world) == "__main__:ENV"
     monkeypatch.setitem(sys.modules, "library", library)
     assert import_path(world) == "library:WORLD"
+
+
+class Wide(Line):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+
+def test_an_observation_of_the_wrong_shape_names_the_environment_and_both_shapes():
+    first_obs(Wide)
+    shapes = r"observation is float32 of shape \(2,\), but observation_space says float32 of shape \(1,\)"
+    with pytest.raises(EnvironmentCrashed, match=f"^{__name__}:Wide: {shapes}$"):
+        raise_crash()
 
 
 def test_an_environment_without_pictures_says_so():

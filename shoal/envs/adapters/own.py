@@ -37,7 +37,7 @@ def own_recipe(env: Any, name: str, options: dict[str, Any]) -> EnvRecipe:
     if callable(env):
         made.close()
     create = _creator(env) if callable(env) else _copier(env, name)
-    identifier = re.sub(r"\W", "-", name)
+    identifier = re.sub(r"[^\w:.-]", "-", name)  # what Gymnasium allows
     entry = import_gymnasium().envs.registration.EnvSpec(identifier, entry_point=create)
     return gym_recipe(name, options, registered=entry)
 
