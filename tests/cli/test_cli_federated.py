@@ -112,8 +112,18 @@ def test_the_config_file_resumes_the_run_without_the_matrix_file(copied, capsys)
     assert "resuming from step 64" in capsys.readouterr().err
 
 
+WORLDS = json.dumps({str(i): {"length": 0.5 + 0.1 * i} for i in range(4)})
+
+
+def test_worlds_given_in_a_file_are_settings():
+    Path("w.json").write_text(WORLDS)
+    config, _ = parse_train([CARTPOLE, *TINY, "--env-params", "w.json"])
+    assert config.env_params == json.loads(WORLDS)
+
+
+@pytest.mark.slow
 def test_worlds_given_in_a_file_are_kept_and_repeated(capsys):
-    Path("w.json").write_text(json.dumps({str(i): {"length": 0.5 + 0.1 * i} for i in range(4)}))
+    Path("w.json").write_text(WORLDS)
     assert shoal("train", CARTPOLE, *TINY, "--env-params", "w.json", "--out", "run", "--steps", "16") == 0
     config = from_settings(read_settings(Path("run/config.yaml")))
     assert config.env_params["3"] == {"length": 0.8}
@@ -350,6 +360,7 @@ def test_a_video_of_all_is_refused(federation, capsys):
     assert "one learner can play at a time" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_plots_of_a_federation(federation, capsys):
     assert shoal("plot", federation, "--out", "plots") == 0
     assert all(Path(line).exists() for line in capsys.readouterr().out.splitlines())

@@ -62,6 +62,7 @@ def test_masks_as_sb3_contrib_asks_for_them():
     assert steps.obs["last"][:, 0].argmax(-1).tolist() == [1, 2, 0]
 
 
+@pytest.mark.slow
 def test_taxi_tells_its_mask_and_is_trained_without_a_forbidden_move():
     algo = PPOConfig(
         num_envs=2, num_steps=64, num_minibatches=2, update_epochs=2, hidden=(16,), norm_obs=True

@@ -121,9 +121,8 @@ GRADIENTS = TrainConfig(
 )
 
 
-@pytest.mark.parametrize(
-    "change", [MOMENTS, pytest.param({"target_kl": 0.003, "update_epochs": 4}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [MOMENTS, {"target_kl": 0.003, "update_epochs": 4}])
 def test_learners_who_share_every_gradient_stay_equal_bit_for_bit(change):
     """Four on two devices, each in its own episodes, with its own shuffles."""
     config = replace(GRADIENTS, algo=with_settings(GRADIENTS.algo, **change))

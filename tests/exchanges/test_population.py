@@ -382,10 +382,10 @@ def test_a_mutation_is_the_value_the_next_update_is_made_with(learner):
     ):
         other = update(LEARNER, mutant._replace(hypers=hypers))
         apart = jax.tree.map(lambda x, y: np.max(np.abs(x - y)), found, other)
-        print("APART", max(jax.tree.leaves(apart)))
         assert max(jax.tree.leaves(apart)) > 1e-5
 
 
+@pytest.mark.slow
 def test_many_selections_are_one_program(compilations):
     small = PPOConfig(
         num_envs=4, num_steps=16, num_minibatches=1, update_epochs=1, hidden=(4,), learning_rate=0.05

@@ -39,7 +39,7 @@ KINDS = {
 }
 
 
-SLOW = ("stacked", "dqn", "team")
+SLOW = ("stacked", "td3", "dqn", "team")
 
 
 @pytest.fixture(

@@ -106,6 +106,7 @@ def test_evaluating_again_compiles_nothing(whole, tmp_path, compilations):
     assert not seen
 
 
+@pytest.mark.slow
 def test_evaluating_a_python_environment_again_compiles_nothing(compilations):
     """Its environments are new each time: the same seed gives the same episodes, another seed others."""
     report = next(shoal.train("gym:CartPole-v1", steps=32, **TINY))

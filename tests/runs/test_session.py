@@ -58,7 +58,7 @@ finish_session(opened, report)
 """
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+@pytest.fixture(scope="module", params=[pytest.param("plain", marks=pytest.mark.slow), "normed"])
 def whole(request, tmp_path_factory, go_on):
     """A run of 2,048 steps without a break, with a checkpoint at every row."""
     folder = tmp_path_factory.mktemp(request.param)

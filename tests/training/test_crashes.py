@@ -144,18 +144,15 @@ def test_pictures_lose_their_learner_to_the_reward():
     assert sound(trained(faults(raises=1, resets=2), env=Pictures)[-1]) == [True, False, False]
 
 
+@pytest.mark.slow
 def test_a_learner_with_a_replay_is_lost_too():
-    reports = trained(ONE, algo=DQN, iterations=8)
+    reports, whole = trained(ONE, algo=DQN, iterations=8), trained(algo=DQN, iterations=8)
     assert sound(reports[-1]) == [True, False, True]
     assert np.isnan(reports[-1].metrics["loss/total"]).tolist() == [False, True, False]
-
-
-@pytest.mark.slow
-def test_a_learner_with_a_replay_costs_the_others_nothing():
-    reports, whole = trained(ONE, algo=DQN, iterations=8), trained(algo=DQN, iterations=8)
     assert [params(reports[-1], i) for i in (0, 2)] == [params(whole[-1], i) for i in (0, 2)]
 
 
+@pytest.mark.slow
 def test_an_exchange_goes_on_without_it():
     reports = trained(ONE, "average")
     assert sound(reports[-1]) == [True, False, True]

@@ -16,10 +16,10 @@ REPLAY = SMALL | {"batch_size": 4, "buffer_size": 64}
 KINDS = {
     "annealed": ("CartPole-v1", PPO | {"anneal_clip": True, "schedules": ["gamma=linear(0.9)"]}),
     "average": ("CartPole-v1", PPO | {"exchange": "average", "prox_coef": 0.1}),
-    "td3": ("Pendulum-v1", REPLAY | {"algo": "td3"}),
     "dqn": ("CartPole-v1", REPLAY | {"algo": "dqn"}),
 }
 SLOW_KINDS = {
+    "td3": ("Pendulum-v1", REPLAY | {"algo": "td3"}),
     "mirror descent": ("CartPole-v1", PPO | {"objective": "mdpo"}),
     "sac": ("Pendulum-v1", REPLAY | {"algo": "sac"}),
     "neighbours": ("CartPole-v1", PPO | {"exchange": "neighbours"}),
