@@ -1,6 +1,7 @@
 """An island: a program with some of a run's learners, which trains them from one meeting to the next."""
 
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from shoal.runs import saving
 from shoal.runs.cadence import REPLAY_SECONDS, SMALL_REPLAY
 from shoal.runs.own import NO_PARTS, OwnParts
 from shoal.training.config import TrainConfig
+from shoal.training.crashes import settle_crashes
 from shoal.training.iteration import Progress, shardings
 from shoal.training.loop import compiled, is_lost, run, without_lost
 from shoal.training.parts import mesh_for
@@ -69,6 +71,7 @@ class Island:
             arrays = self._newer(arrays, known)
             cohort = put(with_models(self.state.cohort, self.plan.answered, arrays), self.state.cohort)
             self.state = self.state._replace(cohort=cohort, exchange=self._peers(arrays))
+            self._revive()
         clock = put(np.int32(iteration), self.state.iteration)
         self.state = self.state._replace(iteration=clock)
 
@@ -88,6 +91,12 @@ class Island:
         kept = named_models(fetch(self.state.cohort._replace(private=())), self.plan.answered)
         return arrays | {name: trees.where_rows(own, x, arrays[name]) for name, x in kept.items()}
 
+    def _revive(self) -> None:
+        """New environments for learners that were lost to theirs and are copies of others now."""
+        containment = self.trainer.parts.env.containment
+        if containment is not None and containment.lost:
+            containment.revive(np.flatnonzero(sound_rows(self.state.cohort)).tolist())
+
     def _peers(self, arrays: dict[str, np.ndarray]) -> ExchangeState:
         """What the learners hear of their peers, on the devices."""
         mesh, num_learners = self.trainer.parts.mesh, self.plan.config.learners
@@ -99,7 +108,11 @@ class Island:
         round = self.round + 1
         count = self.plan.iteration_of(round) - int(self.state.iteration)
         advance = compiled(self.trainer, self.state, self.waiting)
-        self.state, progress = self.waiting.call("training", run, advance, self.state, count)
+        state, progress = self.waiting.call("training", run, advance, self.state, count)
+        env = self.trainer.parts.env
+        self.state, progress, crashes = settle_crashes(self.config, env, state, progress, selected=False)
+        for row, fault in crashes.items():
+            warnings.warn(f"an environment of learner {self.members[row]} failed: {fault}", RuntimeWarning)
         self.round = round
         return self.message(progress)
 

@@ -20,15 +20,16 @@ def undo_lost_updates(before: LearnerState, after: LearnerState) -> LearnerState
 def abandon_broken(
     env: Env, learner: Learner, cohort: LearnerState, envs: EnvStates
 ) -> tuple[LearnerState, EnvStates]:
-    """New episodes where an observation is not finite; memories and sums that are not finite become 0.
+    """New episodes where an observation is not finite; these, memories and sums become 0 there.
 
-    Only environments in JAX can abandon an episode; others keep theirs.
+    Only environments in JAX can abandon an episode. Others keep theirs, or begin one at the next step because
+    they have failed.
     """
     kept = lambda by_env, part: jax.tree.map(_finite_or_zero, part) if by_env else part
     cohort = cohort._replace(private=jax.tree.map(kept, learner.by_env, cohort.private))
-    if env.abandon is None:
-        return cohort, envs
-    state = env.abandon(envs.state, ~trees.finite_rows(trees.merge_axes(envs.step.obs)))
+    state = envs.state
+    if env.abandon is not None:
+        state = env.abandon(state, ~trees.finite_rows(trees.merge_axes(envs.step.obs)))
     obs = jax.tree.map(_finite_or_zero, envs.step.obs)
     running = _finite_or_zero(envs.episodes.running_return)
     episodes = envs.episodes._replace(running_return=running)

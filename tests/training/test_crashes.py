@@ -166,6 +166,7 @@ def test_a_learner_that_restarts_has_its_environment_made_anew():
     assert Walk.made == 6 + 1
     assert [learner for learner, _ in told(reports)] == [1]
     assert np.isfinite(reports[-1].metrics["return_mean"]).all()
+    assert sum(report.metrics["lost"][1] for report in reports) == 1, "the next rollout counts again"
     assert len({str(params(report, 1)) for report in reports}) > 5
 
 
@@ -174,6 +175,7 @@ def test_a_population_replaces_it_and_its_environments_are_made_anew():
     reports = trained(ONE, "winner", iterations=12)
     assert sound(reports[-1]) == [True] * 3
     assert Walk.made == 6 + 2
+    assert sum(report.metrics["lost"][1] for report in reports) == 1, "the next rollout counts again"
     assert np.isfinite(reports[-1].metrics["loss/total"]).all()
 
 
