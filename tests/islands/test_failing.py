@@ -48,6 +48,7 @@ def crowd_with(**settings):
     return meeting, crowd
 
 
+@pytest.mark.slow
 def test_a_population_replaces_the_learner_and_its_environment_is_made_anew():
     once = {"exchange": "winner", "local_updates": 1, "population.min_episodes": 1}
     crowd = crowd_with(**SMALL | once)
