@@ -64,7 +64,9 @@ class DivergenceCheck:
             self.crashes.setdefault(learner, fault)
 
     def _describe(self, report: Report, learners: list[int]) -> str:
-        cause = "the loss is not finite; try a smaller --learning-rate, or --norm-reward"
+        undone = report.trainer.parts.config.on_nan == "restart"
+        what = "the loss is not finite" + ", or parameters become too large" * undone
+        cause = f"{what}; try a smaller --learning-rate, or --norm-reward"
         for learner in learners[::-1]:
             if learner in self.faults:
                 env = report.trainer.parts.config.env

@@ -21,6 +21,7 @@ from shoal.distributed.mesh import (
     psum,
 )
 from shoal.exchanges.population import draw_hypers
+from shoal.exchanges.soundness import is_sound
 from shoal.ops import trees
 from shoal.training.config import TrainConfig
 from shoal.training.parts import worlds_of
@@ -73,7 +74,7 @@ class Progress(NamedTuple):
     valid_steps: Array  # (L,) int32, of all the iterations
     bad_rewards: Array  # (L,) bool: not finite in any of them, while the learner's loss was
     bad_observations: Array  # (L,) bool, the same of observations
-    lost: Array  # (L,) bool: a loss was not finite in any of them
+    lost: Array  # (L,) bool: a loss was not finite in any of them, or an update was undone
 
 
 class Parts(NamedTuple):
@@ -268,7 +269,9 @@ def update_learners(
     update = trees.vmap_in_groups(parts.group, learner.update, in_axes=(0, 0, learner_axis))
     before = cohort
     cohort, metrics = update(key_update, before, rollout)
+    lost = ~jnp.isfinite(metrics["loss/total"])
     if parts.config.on_nan == "restart":
+        lost |= ~is_sound(cohort)
         cohort = undo_lost_updates(before, cohort)
     last = jax.tree.map(lambda x: x[None], rollout.last_obs)
     counts = (
@@ -277,7 +280,6 @@ def update_learners(
         jnp.sum(rollout.valid, (0, 2), dtype=jnp.int32),
     )
     bad_rewards, bad_observations, valid_steps = psum(counts, (DATA,) if parts.shards > 1 else ())
-    lost = ~jnp.isfinite(metrics["loss/total"])
     return cohort, Progress(metrics, valid_steps, bad_rewards > 0, bad_observations > 0, lost)
 
 

@@ -1,5 +1,6 @@
 """Learners that are lost to NaN, and what that means for the others, for scores and for those that go on."""
 
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -112,6 +113,15 @@ def test_a_population_replaces_those_it_loses():
     reports = trained("winner", iterations=40, evolve=("learning_rate=choice 1e-3 1e30",), seed=3)
     assert sum(report.metrics["lost"].sum() for report in reports) > 3
     assert all(all(sound(report)) for report in reports[-20:])
+
+
+def test_an_update_that_is_undone_is_counted_though_its_loss_is_finite():
+    """A learning rate of 1e30 makes parameters whose squares are infinite, from a finite loss."""
+    once, rates = replace(PPO, num_minibatches=1, update_epochs=1), {"learning_rate": [1e-3, 1e30, 1e-3]}
+    reports = trained.__wrapped__(algo=once, iterations=2, on_nan="restart", learner_hypers=rates)
+    assert np.isfinite([report.metrics["loss/total"] for report in reports]).all()
+    assert [report.metrics["lost"].tolist() for report in reports] == [[False, True, False]] * 2
+    assert params(reports[0], 1) == params(reports[1], 1)
 
 
 @pytest.mark.parametrize("algo", [PPO, pytest.param(TD3, marks=pytest.mark.slow)], ids=["ppo", "td3"])
