@@ -237,6 +237,9 @@ def test_a_learner_has_its_curves_world_and_films(page, tmp_path):
         playwright.expect(facts).to_contain_text("world: length")
         playwright.expect(page.locator(".films figure")).to_have_count(1)
         assert page.locator(".films figcaption").inner_text() == "learner 2 at step 1,024"
+        page.goto(f"{server.url}/#/run/{page.url.split('/run/')[1].split('/')[0]}")
+        captions = page.locator(".films figcaption")
+        playwright.expect(captions).to_have_text(["learner 1", "learner 2 at step 1,024"])
 
 
 def test_a_population_and_a_federation_are_drawn(page, tmp_path):

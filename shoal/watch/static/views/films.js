@@ -44,6 +44,7 @@ export function filmsCard(id, fits = () => true) {
 const moving = (source, name) => h("img", { src: source, alt: `film ${words(name)}`, loading: "lazy" });
 
 function words(name) {
-  const found = name.match(/^step_0*(\d+)_learner_(\w+)\./);
-  return found ? `learner ${found[2]} at step ${Number(found[1]).toLocaleString("en-US")}` : name;
+  const found = name.match(/^(?:step_0*(\d+)_)?learner_(\w+)\.\w+$/);
+  if (!found) return name;
+  return `learner ${found[2]}${found[1] ? ` at step ${Number(found[1]).toLocaleString("en-US")}` : ""}`;
 }
