@@ -27,7 +27,8 @@ CONFIG = TrainConfig("CartPole-v1", algo=TINY, steps=320, learners=2, reports=10
 @pytest.fixture
 def stores(tmp_path, monkeypatch):
     """Every tracker keeps what it gets in the test's own folder, and has the time to."""
-    monkeypatch.setattr(trackers, "STOPPED_SECONDS", 60.0)
+    monkeypatch.setattr(trackers, "STOPPED_SECONDS", 300.0)
+    monkeypatch.setattr(trackers, "LAST_SECONDS", 300.0)
     store = tmp_path / "store"
     for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "TRACKIO_DIR"):
         monkeypatch.setenv(name, str(store))
