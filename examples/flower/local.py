@@ -178,7 +178,7 @@ def main(folder: str, *names: str) -> None:
     """A short federation; its run is in FOLDER/server."""
     worlds: dict[str, Path | None] = dict.fromkeys(names or ("north", "south"))
     with Deployment(Path(folder), worlds) as deployment:
-        run = deployment.run("shoal.steps=20000 shoal.local_updates=5")
+        run = deployment.run("shoal.steps=20000 shoal.local_updates=2")
         wait_for_file(deployment.folder / "server" / "evaluation.json", 600)
         print(deployment.log(run))
 

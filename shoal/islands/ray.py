@@ -6,6 +6,7 @@ the files of a checkpoint with its message, and one that starts elsewhere is giv
 
 import math
 import os
+import socket
 import tempfile
 import time
 import warnings
@@ -33,6 +34,8 @@ MEMORY_SHARE = 0.9
 """The part of a card's memory that islands which share it divide."""
 WHY = 80
 """The most letters of what Ray says of a lost island."""
+REACH_SECONDS = 10.0
+"""How long a cluster may take to answer."""
 HANDED = 2
 """How many checkpoints of each earlier island a new one is given."""
 
@@ -103,6 +106,7 @@ class RayEngine:
         own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         how = {"address": address} if address else {"address": "local", **own}
         try:
+            _reach(address)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "os.fork")  # the processes that it starts use no JAX
                 self.ray.init(log_to_driver=False, logging_level="error", **how)
@@ -217,6 +221,13 @@ def write_files(folder: Path, files: dict[str, bytes]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+
+
+def _reach(address: str | None) -> None:
+    """Raise where nothing listens at HOST:PORT; Ray itself tries again for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), REACH_SECONDS).close()
 
 
 def _iteration(rows: Rows) -> int:
