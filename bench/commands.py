@@ -70,7 +70,13 @@ gymnasium.register("Robot-v0", entry_point=Robot, max_episode_steps=9)
 """
 """The module mypackage, which stands for the reader's own."""
 
-ELSEWHERE = {"mpirun": "mpirun", "srun": "srun", "--coordinator": "a second host"}
+ELSEWHERE = {
+    "mpirun": "mpirun",
+    "srun": "srun",
+    "--coordinator": "a second host",
+    "--ray-address": "a Ray cluster",
+    "ray": "ray",
+}
 """What a line needs that has this word, where it is not here."""
 NOT_INSTALLED = re.compile(r" needs ([^:]*): (?:pip|apt-get) install")
 
@@ -138,15 +144,22 @@ def uses(line: list[str]) -> set[tuple[str, str]]:
     return found
 
 
+def lacks(line: list[str]) -> str | None:
+    """What a line needs that is not here."""
+    needed = (needed for word, needed in ELSEWHERE.items() if word in line)
+    return next((one for one in needed if not (shutil.which(one) or find_spec(one))), None)
+
+
 def covering(pages: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """Pages and lines: of all lines those that use something no other does, the richest first.
+    """Pages and lines: all that use something no other does, the richest first of those that can run here.
 
     One that takes a run without naming its folder brings along what trains before it on its page.
     """
     left = [(page, line, uses(line)) for page in pages for line in lines(page)]
     chosen, known = [], set()
     while left:
-        page, line, used = max(left, key=lambda one: len(one[2] - known))
+        new = lambda one: len(one[2] - known)  # noqa: B023
+        page, line, used = max(left, key=lambda one: (new(one) > 0 and not lacks(one[1]), new(one)))
         if not used - known:
             break
         chosen.append((page, line))
@@ -224,9 +237,8 @@ def takes_newest(line: list[str]) -> bool:
 def run_line(page: str, line: list[str]) -> Outcome:
     """Run one line of a page."""
     what = shlex.join(line)
-    for word, needed in ELSEWHERE.items():
-        if word in line and not shutil.which(needed):
-            return Outcome(page, what, 0.0, f"needs {needed}")
+    if needed := lacks(line):
+        return Outcome(page, what, 0.0, f"needs {needed}")
     from shoal.cli.main import main
 
     command, *arguments = line[line.index("shoal") + 1 :]
