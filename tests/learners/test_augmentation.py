@@ -124,6 +124,7 @@ def test_an_update_is_that_of_a_learner_who_saw_all_variants():
     assert after.statistics.obs["obs"].count == 4 * 11
 
 
+@pytest.mark.slow
 def test_devices_that_share_a_learner_change_no_numbers():
     """Each with one of its two environments, and the variants of that."""
     update, one = begun()

@@ -305,6 +305,7 @@ ALL = with_settings(
 RUN = TrainConfig("Pendulum-v1", algo=ALL, steps=64 * 4, learners=2, seed=3, hard_resets=True)
 
 
+@pytest.mark.slow
 def test_devices_that_share_a_learner_change_no_numbers():
     """Each with two of its four environments, twice."""
     setup, update = setup_for(ALL), update_of(ALL)
