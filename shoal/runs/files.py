@@ -101,9 +101,9 @@ class FolderLock:
         self._place: tuple[int, int] | None = None
 
     def is_in_place(self, folder: Path) -> bool:
-        """Whether the folder is still the one that was locked."""
+        """Whether the folder is still the one that was locked; other processes lock none, and may have none."""
         try:
-            return self._place in (None, _place_of(folder))
+            return self._place is None or self._place == _place_of(folder)
         except OSError:
             return False
 

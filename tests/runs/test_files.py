@@ -1,9 +1,9 @@
-"""Reading JSON that people write."""
+"""Reading JSON that people write; whether a run's folder is still there."""
 
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.runs.files import read_json
+from shoal.runs.files import FolderLock, read_json
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,18 @@ def test_files_that_are_not_there(tmp_path):
 def test_a_file_with_a_byte_order_mark(tmp_path):
     (tmp_path / "file.json").write_bytes(b"\xef\xbb\xbf[[0, 1], [1, 0]]")
     assert read_json(tmp_path / "file.json") == [[0, 1], [1, 0]]
+
+
+def test_only_a_folder_that_was_locked_can_be_gone(tmp_path):
+    """Of several processes the first locks it; the others may be on machines that do not have it."""
+    assert FolderLock().is_in_place(tmp_path / "elsewhere")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    lock = FolderLock()
+    lock.take(folder)
+    assert lock.is_in_place(folder)
+    folder.rename(tmp_path / "renamed")
+    assert not lock.is_in_place(folder)
+    folder.mkdir()
+    assert not lock.is_in_place(folder)
+    lock.release()
