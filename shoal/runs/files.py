@@ -101,7 +101,7 @@ class FolderLock:
         self._place: tuple[int, int] | None = None
 
     def is_in_place(self, folder: Path) -> bool:
-        """Whether the folder is still the one that was locked; other processes lock none, and may have none."""
+        """Whether the folder is still the one that was locked; a process that locked none may have none."""
         try:
             return self._place is None or self._place == _place_of(folder)
         except OSError:
