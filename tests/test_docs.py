@@ -140,7 +140,7 @@ ELSEWHERE += " --superlink --root-certificates --auth-supernode-private-key --no
 ELSEWHERE += (
     " --ssl-certfile --ssl-keyfile --ssl-ca-certfile --enable-supernode-auth --trusted-entities --database"
 )
-ELSEWHERE += " --disable-runtime-dependency-installation"
+ELSEWHERE += " --disable-runtime-dependency-installation --generate"
 """Flags of other programs, and those that no class has."""
 
 
