@@ -153,7 +153,7 @@ def lacks(line: list[str]) -> str | None:
 def covering(pages: Iterable[str]) -> list[tuple[str, list[str]]]:
     """Pages and lines: all that use something no other does, the richest first of those that can run here.
 
-    One that takes a run without naming its folder brings along what trains before it on its page.
+    One that takes a run brings along what trains it before on its page; where it names none, all that train.
     """
     left = [(page, line, uses(line)) for page in pages for line in lines(page)]
     chosen, known = [], set()
@@ -164,9 +164,9 @@ def covering(pages: Iterable[str]) -> list[tuple[str, list[str]]]:
             break
         chosen.append((page, line))
         known |= used
-        if takes_newest(line):
-            before = lines(page)[: lines(page).index(line)]
-            chosen += [(page, other) for other in before if "train" in other]
+        runs, newest = {word for word in line if word.startswith("runs/")}, takes_newest(line)
+        before = lines(page)[: lines(page).index(line)]
+        chosen += [(page, other) for other in before if "train" in other and (newest or runs & {*other})]
     return chosen
 
 
