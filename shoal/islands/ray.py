@@ -115,7 +115,7 @@ class RayEngine:
             if address is None:
                 raise ShoalError(f"Ray does not start on this machine: {reason}") from error
             raise ShoalError(
-                f"there is no Ray cluster at {address}: {reason}; ray start --head makes one"
+                f"cannot join a Ray cluster at {address}: {reason} (ray start --head makes one)"
             ) from error
 
     def start(self, island: int, members: tuple[int, ...]) -> None:

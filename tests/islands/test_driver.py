@@ -199,8 +199,8 @@ def test_runs_that_cannot_be_divided(tmp_path, settings, message):
     ("address", "message"),
     [
         (None, "Ray does not start on this machine: The current node timed out"),
-        ("auto", "there is no Ray cluster at auto: The current node timed out"),
-        ("127.0.0.1:1", "there is no Ray cluster at 127.0.0.1:1: .*refused"),
+        ("auto", "cannot join a Ray cluster at auto: The current node timed out"),
+        ("127.0.0.1:1", "cannot join a Ray cluster at 127.0.0.1:1: .*refused"),
     ],
 )
 def test_ray_that_does_not_start(tmp_path, monkeypatch, address, message):
