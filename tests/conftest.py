@@ -29,6 +29,7 @@ jax.config.update("jax_compilation_cache_dir", str(cache))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 jax.config.update("jax_traceback_in_locations_limit", 0)  # writing them takes a twentieth of compiling
+jax.devices()  # both, whichever file is tested alone, before a run divides the cores its own way
 
 MANY_MAPS = 40_000
 """A process may have 65,530 pieces of memory on Linux; XLA aborts when programs have taken the last."""

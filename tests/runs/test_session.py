@@ -32,8 +32,6 @@ NORMED = replace(PLAIN, algo=PPOConfig(**SMALL, norm_obs=True, norm_reward=True)
 CONFIGS = {"plain": PLAIN, "normed": NORMED}
 CLOCKS = {"seconds", "steps_per_second", "steps_per_second_compiled"}
 
-jax.devices()  # two of them, here as in the other process, before a trainer divides the cores its own way
-
 ANOTHER_PROCESS = """
 import sys
 from pathlib import Path
