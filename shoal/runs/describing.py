@@ -25,7 +25,7 @@ class Described(Protocol):
 
 
 def describe_run(folder: Path, parts: Described, cohort: LearnerState, own: OwnParts = NO_PARTS) -> None:
-    """Write the description; there is none where the network or the learner is the user's own."""
+    """Write the description; none where the learner is the user's own, or the network has no form in ONNX."""
     config, spec = parts.config, parts.recipe.spec
     with disk_errors("replace", folder / DESCRIPTION):
         (folder / DESCRIPTION).unlink(missing_ok=True)

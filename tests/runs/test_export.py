@@ -35,6 +35,7 @@ from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.types import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete
 from tests.learners.lab import drawn_by_numpy, plainly, random_obs
+from tests.runs.own_networks import attending, looking, normed, sorting
 
 PICTURE, GREY = Box((36, 40, 2), 0, 255, "uint8"), Box((36, 36), 0, 255, "uint8")
 VECTOR, PUSH = Box((3,)), Box((2, 1), -1.0, np.array([[0.5], [2.0]], np.float32))
@@ -50,6 +51,7 @@ class Kind(NamedTuple):
     num_frames: int = 1
     agents: int | None = None
     teams: tuple[int, ...] = ()
+    network: Any = None  # one's own
 
 
 def ppo(**settings):
@@ -76,6 +78,9 @@ KINDS = {
     "gru": Kind(masked(4), Discrete(4), ppo(memory="gru", memory_size=4, hidden=()), steps=30),
     "stack": Kind(masked(3, eye=GREY), Discrete(3), ppo(), steps=8, num_frames=3),
     "curiosity": Kind(VECTOR, Discrete(3), ppo(curiosity=True)),
+    "own": Kind(VECTOR, Discrete(4), ppo(), network=normed),
+    "own, parts": Kind({"ear": VECTOR, "foot": VECTOR}, Box((2,), -1.0, 1.0), ppo(), network=attending),
+    "own, picture": Kind(PICTURE, Discrete(4), ppo(), network=looking),
     "td3": Kind(VECTOR, PUSH, with_settings(TD3Config(), **OFF)),
     "td3-ou": Kind(VECTOR, PUSH, with_settings(TD3Config(), **OFF | OU), steps=8),
     "sac": Kind(VECTOR, PUSH, with_settings(SACConfig(), **OFF)),
@@ -102,7 +107,9 @@ class Case:
         self.config = TrainConfig("made-up", kind.algo, frame_stack=kind.num_frames)
         seen = stacked_space(kind.observation, kind.num_frames) if kind.num_frames > 1 else kind.observation
         spec = EnvSpec("made-up", "jax", seen, kind.action, agents=kind.agents, teams=kind.teams)
-        network = plainly(default_network(kind.algo)) if isinstance(kind.algo, PPOConfig) else None
+        network = kind.network
+        if network is None and isinstance(kind.algo, PPOConfig):
+            network = plainly(default_network(kind.algo))
         self.spec = spec
         self.learner = make_registered(kind.algo, spec, LearnerContext(10, network=network))
         self.state = self.with_moments(drawn_by_numpy(self.learner.init)(jax.random.key(0)))
@@ -345,8 +352,11 @@ def test_what_cannot_be_exported_is_told_in_a_line(exported, monkeypatch):
     case = Case(KINDS["discrete"], rows=1)
     (policy,) = split_policies(case.config, case.spec, weights_of(case.state))
     other = policy._replace(state=policy.state._replace(params=lambda obs: obs))
-    with pytest.raises(shoal.ShoalError, match="cannot export a function; only Shoal's own networks"):
+    with pytest.raises(shoal.ShoalError, match="cannot export a function: its leaves are not arrays"):
         make_graph(case.config, other, VECTOR, False)
+    case = Case(Kind(VECTOR, Discrete(4), ppo(), network=sorting), rows=1)
+    with pytest.raises(shoal.ShoalError, match="cannot export a Sorting: sort has no form in ONNX here"):
+        case.graph_actions(None, Program)
     graph = Graph()
     x = graph.add_input("action", "observation", "float32", ())
     with pytest.raises(shoal.ShoalError, match="cannot export a policy that observes 'action'"):

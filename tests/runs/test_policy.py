@@ -19,6 +19,7 @@ from shoal.runs.numpy_policy import DESCRIPTION
 from shoal.runs.policy import clip_action
 from shoal.training.episode import episode, trajectory
 from shoal.types import Box, Discrete, EnvSpec, JaxEnv
+from tests.runs.own_networks import normed, sorting
 
 PPO = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "update_epochs": 1, "hidden": (4,), "steps": 64}
 REPLAY = {
@@ -111,20 +112,27 @@ print(json.dumps([action.tolist(), sorted(set(sys.modules) & {{"jaxlib", "equino
 
 @pytest.mark.parametrize("played", ["ppo"], indirect=True)
 def test_a_run_without_a_description_acts_in_jax(played, tmp_path):
-    """A run of version 0.1, or one whose network is the user's own."""
+    """A run of version 0.1, or one whose network has no form in NumPy."""
     run, _ = played
     folder = shutil.copytree(run.folder, tmp_path / "run")
     (folder / DESCRIPTION).unlink()
     obs = np.random.default_rng(0).normal(size=(50, 3))
     np.testing.assert_allclose(shoal.load(folder).policy()(obs), run.policy()(obs), rtol=0, atol=1e-5)
 
-    def own(key, spec, num_outputs):
-        made = shoal.actor_critic(hidden=(4,))(key, spec, num_outputs)
-        return type("Mine", (type(made),), {})(*vars(made).values())
-
-    run = shoal.run("Pendulum-v1", network=own, folder=tmp_path / "own", **PPO)
+    run = shoal.run("Pendulum-v1", network=sorting, folder=tmp_path / "own", **PPO)
     assert not (run.folder / DESCRIPTION).exists()
     assert run.policy()(obs).shape == (50, 1)
+
+
+def test_a_network_of_ones_own_acts_in_numpy_and_is_exported(tmp_path):
+    run = shoal.run("CartPole-v1", network=normed, folder=tmp_path / "own", **PPO)
+    policy, reference = run.policy(), load_policy(run.folder, run.parts, "best", "latest")
+    assert (run.folder / DESCRIPTION).exists()
+    obs = np.float32(np.random.default_rng(0).normal(size=(100, 4)))
+    actions = policy(obs)
+    np.testing.assert_array_equal(actions, reference(obs))
+    assert len(np.unique(actions)) == 2
+    assert "policy.onnx" in [path.name for path in run.export(tmp_path / "exported")]
 
 
 def test_a_batch_is_its_rows(played):

@@ -14,6 +14,7 @@ from shoal.ops.distributions import distribution_for
 from shoal.runs.export import actions
 from shoal.runs.export.networks import add_encoder, add_mlp, add_recurrent_head, refuse
 from shoal.runs.export.observations import add_cast
+from shoal.runs.export.traced import add_network
 from shoal.runs.graphs.graph import Graph
 from shoal.training.config import TrainConfig
 from shoal.types import Box, EnvSpec, LearnerState, MultiBinary
@@ -40,18 +41,11 @@ AddActions: TypeAlias = Callable[[Graph, Acting], str]
 def add_ppo(graph: Graph, acting: Acting) -> str:
     """The largest of the logits, with noise on them a sample; or means, with noise a normal distribution."""
     space, network = acting.spec.action, acting.state.params
-    if type(network) not in (ActorCritic, RecurrentActorCritic):
-        raise refuse(network)
-    features = add_encoder(graph, network.encoder, acting.seen)
-    if isinstance(network, ActorCritic):
-        outputs = add_mlp(graph, network.actor, features)
-    else:
-        outputs = add_recurrent_head(graph, network.actor, features, EPISODE_START)
+    outputs, log_std = add_ppo_outputs(graph, acting, network)
     if isinstance(space, Box):
         if acting.sampled:
-            deviation = graph.add("Exp", network.log_std)
             noise = actions.add_noise(graph, prod(space.shape), "normal")
-            outputs = actions.add_normal(graph, outputs, deviation, noise)
+            outputs = actions.add_normal(graph, outputs, graph.add("Exp", log_std), noise)
         return actions.add_bounded(graph, space, outputs)
     scores = actions.add_restricted(graph, outputs, acting.allowed)
     if acting.sampled:
@@ -59,6 +53,24 @@ def add_ppo(graph: Graph, acting: Acting) -> str:
         noise = actions.add_noise(graph, distribution_for(space).num_outputs, kind)
         scores = graph.add("Add", scores, noise)
     return actions.add_choice(graph, space, scores)
+
+
+def add_ppo_outputs(graph: Graph, acting: Acting, network: Any) -> tuple[str, Any]:
+    """The logits, or the means, and the logarithms of the deviations of real actions."""
+    if type(network) is ActorCritic:
+        features = add_encoder(graph, network.encoder, acting.seen)
+        return add_mlp(graph, network.actor, features), network.log_std
+    if type(network) is RecurrentActorCritic:
+        features = add_encoder(graph, network.encoder, acting.seen)
+        return add_recurrent_head(graph, network.actor, features, EPISODE_START), network.log_std
+    if acting.config.algo.recurrent:
+        raise refuse(network)
+    outputs, space = add_network(graph, network, acting.spec.observation, acting.seen), acting.spec.action
+    if not isinstance(space, Box):
+        return outputs, ""
+    size = prod(space.shape)
+    mean, log_std = graph.add_several("Split", 2, outputs, np.array([size, size]), axis=-1)
+    return mean, log_std
 
 
 def add_td3(graph: Graph, acting: Acting) -> str:

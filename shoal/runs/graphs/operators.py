@@ -1,5 +1,6 @@
 """ONNX's operators in NumPy: those that policies are made of."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,9 +31,22 @@ def elu(x: np.ndarray, alpha: float) -> np.ndarray:
     return np.where(x > 0, x, np.float32(alpha) * np.expm1(np.minimum(x, 0)))
 
 
-def slice_last(x: np.ndarray, start: np.ndarray, end: np.ndarray, axes: np.ndarray) -> np.ndarray:
-    """x[..., start:end]; graphs have slices of the last axis alone."""
-    return x[..., start[0] : end[0]]
+def slice_axes(x: np.ndarray, start: np.ndarray, end: np.ndarray, axes: np.ndarray) -> np.ndarray:
+    """x[..., start:end] of one axis or several."""
+    index = [slice(None)] * x.ndim
+    for first, last, axis in zip(start, end, axes, strict=True):
+        index[axis] = slice(first, last)
+    return x[tuple(index)]
+
+
+def expand(x: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    """The same numbers repeated along axes of size 1, and along axes before the first."""
+    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape)))
+
+
+def reduction(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """A function of whole axes, which stay with size 1 unless told otherwise."""
+    return lambda x, axes, keepdims=1: function(x, axis=tuple(axes), keepdims=bool(keepdims))
 
 
 def split(x: np.ndarray, sizes: np.ndarray, axis: int) -> list[np.ndarray]:
@@ -103,15 +117,20 @@ def gru(
 OPERATORS: dict[str, Callable[..., Any]] = {
     "Abs": np.abs,
     "Add": np.add,
+    "And": np.logical_and,
     "ArgMax": argmax,
     "Cast": lambda x, to: x.astype(TYPES[to]),
     "Clip": clip,
     "Concat": lambda *parts, axis: np.concatenate(parts, axis),
     "Conv": convolve,
+    "Cos": np.cos,
     "CumSum": np.cumsum,
     "Div": np.divide,
     "Elu": elu,
+    "Equal": np.equal,
+    "Erf": np.vectorize(math.erf, otypes=[np.float32]),
     "Exp": np.exp,
+    "Expand": expand,
     "Flatten": lambda x: x.reshape(len(x), -1),
     "Floor": np.floor,
     "GRU": gru,
@@ -122,17 +141,28 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Identity": lambda x: x,
     "LSTM": lstm,
     "LeakyRelu": lambda x, alpha: np.where(x > 0, x, np.float32(alpha) * x),
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Log": np.log,
+    "MatMul": np.matmul,
     "Max": np.maximum,
     "MaxPool": max_pool,
     "Min": np.minimum,
     "Mul": np.multiply,
+    "Neg": np.negative,
     "Not": np.logical_not,
     "Or": np.logical_or,
-    "ReduceMax": lambda x, axes: x.max(tuple(axes), keepdims=True),
+    "Pow": np.power,
+    "ReduceMax": reduction(np.max),
+    "ReduceMin": reduction(np.min),
+    "ReduceSum": reduction(np.sum),
     "Relu": lambda x: np.maximum(x, np.float32(0)),
     "Reshape": np.reshape,
+    "Shape": lambda x: np.array(x.shape, np.int64),
     "Sigmoid": sigmoid,
-    "Slice": slice_last,
+    "Sign": np.sign,
+    "Sin": np.sin,
+    "Slice": slice_axes,
     "Split": split,
     "Sqrt": np.sqrt,
     "Squeeze": lambda x, axes: np.squeeze(x, tuple(axes)),
