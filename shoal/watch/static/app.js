@@ -1,4 +1,4 @@
-// The page: which view is shown, and its refreshing every second.
+// The page: which view is shown, and its refreshing.
 
 import { Problem } from "./api.js";
 import { h, setText } from "./dom.js";
@@ -9,7 +9,7 @@ import { overviewView } from "./views/overview.js";
 import { runView } from "./views/run.js";
 import { sweepView } from "./views/sweep.js";
 
-const EVERY = 1000;
+const EVERY = 1500; // a new row is seen within 2 s; drawing costs a training on the same cores
 const WHILE_HIDDEN = 10000;
 const VIEWS = [
   [/^\/$/, overviewView],
@@ -54,7 +54,7 @@ async function tick() {
 
 function offline(error) {
   if (!(error instanceof TypeError) || !/fetch|network|load/i.test(error.message)) console.error(error);
-  return "No answer from shoal watch; trying again every second";
+  return "No answer from shoal watch; trying again";
 }
 
 function report(text) {
