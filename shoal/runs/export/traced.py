@@ -39,14 +39,14 @@ def add_network(graph: Graph, network: Any, space: ObservationSpace, seen: dict[
         return jax.tree.unflatten(structure, weights)(obs)[0]
 
     try:
-        closed = jax.make_jaxpr(outputs)(weights, parts)
+        traced = jax.make_jaxpr(outputs)(weights, parts)
     except Exception as error:
         raise no_form(network, f"it does not take a single observation ({error})") from error
     given = [Value(leaf, leaf.shape, False) for leaf in leaves]
     for name in sorted(parts):  # as JAX orders them; what only the critic sees is not there
         given.append(Value(seen.get(name, ""), parts[name].shape, True))
     try:
-        (found,) = add_trace(graph, closed, given)
+        (found,) = add_trace(graph, traced, given)
         return str(with_rows(graph, found, _any_rows(given)).operand)
     except NoForm as reason:
         raise no_form(network, str(reason)) from reason
@@ -57,11 +57,12 @@ def no_form(network: Any, why: str) -> ShoalError:
     return ShoalError(f"cannot export a {type(network).__name__}: {why}")
 
 
-def add_trace(graph: Graph, closed: core.ClosedJaxpr, given: Sequence[Value]) -> list[Value]:
+def add_trace(graph: Graph, traced: Any, given: Sequence[Value]) -> list[Value]:
     """The results of a traced function, of which only what they need is added."""
-    jaxpr = closed.jaxpr
+    is_closed = hasattr(traced, "consts")  # before jax 0.12 a trace without constants is of another class
+    jaxpr, constants = (traced.jaxpr, traced.consts) if is_closed else (traced, ())
     known = dict(zip(jaxpr.invars, given, strict=True))
-    known |= {var: constant(x) for var, x in zip(jaxpr.constvars, closed.consts, strict=True)}
+    known |= {var: constant(x) for var, x in zip(jaxpr.constvars, constants, strict=True)}
     read = lambda atom: constant(atom.val) if isinstance(atom, core.Literal) else known[atom]
     for equation in needed(jaxpr):
         results = add_equation(graph, equation, list(map(read, equation.invars)))
@@ -95,9 +96,7 @@ def add_equation(graph: Graph, equation: Any, values: list[Value]) -> list[Value
         return add_trace(graph, params["branches"][-1], values[1:])  # that of any platform
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         if key in params:
-            inner = params[key]
-            closed = inner if isinstance(inner, core.ClosedJaxpr) else core.ClosedJaxpr(inner, ())
-            return add_trace(graph, closed, values)
+            return add_trace(graph, params[key], values)
     shapes = [tuple(var.aval.shape) for var in equation.outvars]
     if name == "split":
         return add_split(graph, values[0], params["sizes"], params["axis"], shapes)
