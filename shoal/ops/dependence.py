@@ -34,24 +34,32 @@ def _used_inputs(jaxpr: Jaxpr, needed: Sequence[bool]) -> list[bool]:
         inputs = equation.invars
         if equation.primitive.name in ("jit", "scan"):
             inner = _used_by_scan if equation.primitive.name == "scan" else _used_by_call
-            inputs = [var for var, use in zip(inputs, inner(equation.params, needed), strict=True) if use]
+            inputs = [var for var, use in zip(inputs, inner(equation, needed), strict=True) if use]
         used |= {var for var in inputs if isinstance(var, Var)}
     return [var in used for var in jaxpr.invars]
 
 
-def _used_by_call(params: dict[str, Any], needed: Sequence[bool]) -> list[bool]:
+def _used_by_call(call: Any, needed: Sequence[bool]) -> list[bool]:
     """Whether the outputs of a function that are needed depend on each of its inputs."""
-    return _used_inputs(params["jaxpr"].jaxpr, needed)
+    return _used_inputs(call.params["jaxpr"].jaxpr, needed)
 
 
-def _used_by_scan(params: dict[str, Any], needed: Sequence[bool]) -> list[bool]:
-    """The same of a scan: a carry is needed, too, where a later step reads it for what is needed."""
-    consts, carry = params["num_consts"], params["num_carry"]
+def _used_by_scan(scan: Any, needed: Sequence[bool]) -> list[bool]:
+    """The same of a scan: a carry is needed, too, where a later step reads it for what is needed.
+
+    Constants and carries have the same shape inside, while what is scanned has an axis less: releases of JAX
+    do not agree on how else to count them.
+    """
+    body = scan.params["jaxpr"].jaxpr
+    rank = lambda var: len(var.aval.shape)
+    same = lambda outer, inner: sum(rank(a) == rank(b) for a, b in zip(outer, inner, strict=True))
+    carry = same(scan.outvars, body.outvars)
+    consts = same(scan.invars, body.invars) - carry
     needed, before = list(needed), []
     used: list[bool] = []
     while needed != before:
         before = needed
-        used = _used_inputs(params["jaxpr"].jaxpr, needed)
+        used = _used_inputs(body, needed)
         read = used[consts : consts + carry]
         needed = [a or b for a, b in zip(needed[:carry], read, strict=True)] + needed[carry:]
     return used
