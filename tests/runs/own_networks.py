@@ -97,3 +97,17 @@ class Sorting(eqx.Module):
 
 def sorting(key, spec, num_outputs):
     return Sorting(jax.random.normal(key, (spec.observation.shape[0], num_outputs)))
+
+
+class Halved(eqx.Module):
+    """Computes in a type that graphs here do not have."""
+
+    weight: Array
+
+    def __call__(self, obs):
+        outputs = (obs.astype(jnp.bfloat16) @ self.weight.astype(jnp.bfloat16)).astype(jnp.float32)
+        return outputs, outputs[..., 0]
+
+
+def halved(key, spec, num_outputs):
+    return Halved(jax.random.normal(key, (spec.observation.shape[0], num_outputs)))

@@ -35,7 +35,7 @@ from shoal.settings import with_settings
 from shoal.training.config import TrainConfig
 from shoal.types import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete
 from tests.learners.lab import drawn_by_numpy, plainly, random_obs
-from tests.runs.own_networks import attending, looking, normed, sorting
+from tests.runs.own_networks import attending, halved, looking, normed, sorting
 
 PICTURE, GREY = Box((36, 40, 2), 0, 255, "uint8"), Box((36, 36), 0, 255, "uint8")
 VECTOR, PUSH = Box((3,)), Box((2, 1), -1.0, np.array([[0.5], [2.0]], np.float32))
@@ -354,9 +354,11 @@ def test_what_cannot_be_exported_is_told_in_a_line(exported, monkeypatch):
     other = policy._replace(state=policy.state._replace(params=lambda obs: obs))
     with pytest.raises(shoal.ShoalError, match="cannot export a function: its leaves are not arrays"):
         make_graph(case.config, other, VECTOR, False)
-    case = Case(Kind(VECTOR, Discrete(4), ppo(), network=sorting), rows=1)
-    with pytest.raises(shoal.ShoalError, match="cannot export a Sorting: sort has no form in ONNX here"):
-        case.graph_actions(None, Program)
+    own = {sorting: "a Sorting: sort has", halved: "a Halved: convert_element_type of bfloat16 has"}
+    for network, why in own.items():
+        case = Case(Kind(VECTOR, Discrete(4), ppo(), network=network), rows=1)
+        with pytest.raises(shoal.ShoalError, match=f"cannot export {why} no form in ONNX here"):
+            case.graph_actions(None, Program)
     graph = Graph()
     x = graph.add_input("action", "observation", "float32", ())
     with pytest.raises(shoal.ShoalError, match="cannot export a policy that observes 'action'"):

@@ -9,8 +9,14 @@ import numpy as np
 from jax.extend import core
 
 from shoal.errors import ShoalError
+from shoal.runs.export.observations import ONNX_TYPES
 from shoal.runs.graphs.graph import Graph, Operand, Weight
 from shoal.types import ObservationSpace, Tree
+
+TYPES, CAST_FROM = {"float32", "bool"}, {"uint8", "int32"}
+"""What graphs compute with; what observations and constants may be before they are cast."""
+UNSEEN = "unseen"
+"""In place of observations that only critics see."""
 
 
 class Value(NamedTuple):
@@ -44,11 +50,11 @@ def add_network(graph: Graph, network: Any, space: ObservationSpace, seen: dict[
         raise no_form(network, f"it does not take a single observation ({error})") from error
     given = [Value(leaf, leaf.shape, False) for leaf in leaves]
     for name in sorted(parts):  # as JAX orders them; what only the critic sees is not there
-        given.append(Value(seen.get(name, ""), parts[name].shape, True))
+        given.append(Value(seen.get(name, UNSEEN), parts[name].shape, True))
     try:
         (found,) = add_trace(graph, traced, given)
         return str(with_rows(graph, found, _any_rows(given)).operand)
-    except NoForm as reason:
+    except (NoForm, LookupError, TypeError, ValueError) as reason:  # a run trains whatever its network is
         raise no_form(network, str(reason)) from reason
 
 
@@ -97,6 +103,8 @@ def add_equation(graph: Graph, equation: Any, values: list[Value]) -> list[Value
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         if key in params:
             return add_trace(graph, params[key], values)
+    if any(x.operand is UNSEEN for x in values):
+        raise NoForm("its policy reads what only a critic sees")
     shapes = [tuple(var.aval.shape) for var in equation.outvars]
     if name == "split":
         return add_split(graph, values[0], params["sizes"], params["axis"], shapes)
@@ -104,6 +112,10 @@ def add_equation(graph: Graph, equation: Any, values: list[Value]) -> list[Value
         return [SHAPED[name](graph, params, values, shapes[0])]
     if name not in ELEMENTWISE:
         raise NoForm(f"{name} has no form in ONNX here")
+    type_names = lambda atoms: {np.dtype(atom.aval.dtype).name for atom in atoms}
+    known = TYPES | CAST_FROM if name == "convert_element_type" else TYPES
+    if others := (type_names(equation.invars) - known) | (type_names(equation.outvars) - TYPES):
+        raise NoForm(f"{name} of {' and '.join(sorted(others))} has no form in ONNX here")
     if any(len(x.shape) < len(shapes[0]) and x.has_rows for x in values):
         raise NoForm(f"{name} of values of several shapes has no form in ONNX here")
     operand = ELEMENTWISE[name](graph, params, *(x.operand for x in values))
@@ -214,8 +226,7 @@ def _operator(op: str) -> Callable[..., Operand]:
 
 
 def _cast(graph: Graph, params: dict, x: Operand) -> Operand:
-    kinds = {"f": 1, "i": 7, "u": 7, "b": 9}
-    return graph.add("Cast", x, to=kinds[np.dtype(params["new_dtype"]).kind])
+    return graph.add("Cast", x, to=ONNX_TYPES[np.dtype(params["new_dtype"]).name])
 
 
 ONE = np.float32(1)
